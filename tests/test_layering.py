@@ -59,7 +59,7 @@ PACKAGES: dict[str, list[set[str]]] = {
         {""},
     ],
     "trace": [{"loops"}, {""}],
-    "runtime": [{"launch"}, {"runs"}, {"entries"}, {"pass_log"}, {"learning"}, {"parts"}, {""}],
+    "runtime": [{"launch"}, {"runs"}, {"coexecution", "entries"}, {"pass_log"}, {"learning"}, {"parts"}, {""}],
     "cli": [{"discovery"}, {""}],
 }
 STDLIB_ONLY = {"rewrite"}

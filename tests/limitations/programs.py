@@ -1255,3 +1255,289 @@ def class_made_with_a_hook():
         return x * Made.factor
 
     return Program(step, inputs(), state=made)
+
+
+# -- co-execution -------------------------------------------------------------------------------------------------
+
+
+def _coexecuted(jit, step, calls=None):
+    return Program(jit(step, executor="coexecute"), inputs() if calls is None else calls)
+
+
+@program(refused="shows a tensor with its backward graph")
+def coexecuted_text_of_a_loss(jit):
+    w = torch.ones(5, requires_grad=True)
+    return _coexecuted(jit, lambda x: str((x * w).sum()))
+
+
+@program(refused="a call of torch gives what no path can hold (Tensor._version")
+def coexecuted_version(jit):
+    return _coexecuted(jit, lambda x: x.mul(2)._version)
+
+
+@program(refused="gives Tensor.__deepcopy__ an argument of type dict")
+def coexecuted_copy_of_a_tensor(jit):
+    return _coexecuted(jit, lambda x: copy.deepcopy(x * 2, {1: object()}))
+
+
+@program(refused="makes a tensor of elements of tensors (torch.tensor)")
+def coexecuted_tensor_of_tensors(jit):
+    return _coexecuted(jit, lambda x: torch.tensor([x.sum(), x.max()]))
+
+
+@program(refused="sets Tensor.data")
+def coexecuted_data(jit):
+    def step(x):
+        y = x * 2
+        y.data = x + 1
+        return y
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="the step computes nothing")
+def coexecuted_nothing(jit):
+    return _coexecuted(jit, lambda x: x.shape[0])
+
+
+@program(refused="a tensor has hooks")
+def coexecuted_hook(jit):
+    w = torch.ones(5, requires_grad=True)
+    seen = []
+    w.register_hook(lambda gradient: seen.append(gradient.sum().item()))
+
+    def step(x):
+        w.grad = None
+        (x * w).sum().backward()
+        return list(seen)
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="registers a hook (Tensor.register_hook)")
+def coexecuted_hook_on_a_result(jit):
+    w = torch.ones(5, requires_grad=True)
+
+    def step(x):
+        w.grad = None
+        y = x * w
+        y.register_hook(lambda gradient: gradient * 2)
+        y.sum().backward()
+        return w.grad.clone()
+
+    return _coexecuted(jit, step)
+
+
+class _OfTheirOwn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+@program(refused="calls a torch.autograd.Function")
+def coexecuted_function_of_autograd(jit):
+    w = torch.ones(5, requires_grad=True)
+
+    def step(x):
+        w.grad = None
+        _OfTheirOwn.apply(x * w).sum().backward()
+        return w.grad.clone()
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="torch calls coexecuted_hook_of_a_node.<locals>.hook: its code would run within an operation")
+def coexecuted_hook_of_a_node(jit):
+    w = torch.ones(5, requires_grad=True)
+    node = w.expand_as(w).grad_fn.next_functions[0][0]
+    seen = []
+
+    def hook(given, received):
+        seen.append(received[0].sum().item())
+
+    node.register_hook(hook)
+
+    def step(x):
+        w.grad = None
+        (x * w).sum().backward()
+        return list(seen)
+
+    return Program(jit(step, executor="coexecute"), inputs(), state=node)
+
+
+@program(refused="sets hooks for saved tensors")
+def coexecuted_saved_tensors(jit):
+    w = torch.ones(5, requires_grad=True)
+
+    def step(x):
+        w.grad = None
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            y = (x * w).exp()
+        y.sum().backward()
+        return w.grad.clone()
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="the program writes to an array that shares memory with a tensor")
+def coexecuted_array_written_to(jit):
+    def step(x):
+        h = x * 2
+        array = h.numpy()
+        array *= 0.5
+        return h.sum()
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="an array of 80000 bytes shares memory with a tensor")
+def coexecuted_large_array(jit):
+    return _coexecuted(jit, lambda x: float((x.expand(4000, 5) * 2).numpy().sum()), inputs(CALLS, 1, 5))
+
+
+@program(refused="an array and a tensor that live on after the step share memory")
+def coexecuted_array_that_lives_on(jit):
+    def step(x):
+        h = x * 2
+        return h, h.numpy()
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="the step changes a tensor that shares memory with an array")
+def coexecuted_tensor_of_an_array(jit):
+    array = np.zeros(5, np.float32)
+    total = torch.from_numpy(array)
+
+    def step(x):
+        total.add_(x.sum(0))
+        return x.sum()
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="takes the memory of a tensor (Tensor.data_ptr)")
+def coexecuted_address(jit):
+    return _coexecuted(jit, lambda x: (x * 2).data_ptr() > 0)
+
+
+@program(refused="uses a tensor of type Tensor with layout torch.sparse_coo")
+def coexecuted_sparse_tensor(jit):
+    sparse = torch.eye(5).to_sparse()
+    return _coexecuted(jit, lambda x: torch.sparse.mm(sparse, x.T))
+
+
+@program(refused="uses a tensor from outside that is not a plain leaf on the CPU")
+def coexecuted_gradient_to_outside(jit):
+    w = torch.ones(5, requires_grad=True)
+    doubled = w * 2
+    return _coexecuted(jit, lambda x: (x * doubled).sum().item())
+
+
+@program(refused="a gradient has a backward graph itself")
+def coexecuted_gradient_of_a_gradient(jit):
+    w = torch.ones(5, requires_grad=True)
+    w.grad = torch.ones(5, requires_grad=True)
+    return _coexecuted(jit, lambda x: (x * w).sum().item())
+
+
+@program(refused="makes a parameter: it is an object of a class")
+def coexecuted_parameter(jit):
+    return _coexecuted(jit, lambda x: torch.nn.Parameter(x * 2).detach().sum())
+
+
+@program(refused="runs under torch.inference_mode() or torch.autocast()")
+def coexecuted_autocast(jit):
+    def step(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return (x @ x.T).float().sum()
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="uses a transform of torch.func")
+def coexecuted_transform(jit):
+    return _coexecuted(jit, lambda x: torch.func.grad(lambda y: (y * y).sum())(x))
+
+
+@program(refused="no call is co-executed: the step runs under anomaly detection")
+def coexecuted_anomaly_detection(jit):
+    step = jit(lambda x: x * 2, executor="coexecute")
+    return Program(step, inputs(), around=lambda _: torch.autograd.set_detect_anomaly(True))
+
+
+@program(refused="of a generator: the graph's draws are made at another time")
+def coexecuted_seed(jit):
+    def step(x):
+        torch.manual_seed(3)
+        return x + torch.randn(5)
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="asks for the exact class of an object")
+def coexecuted_class(jit):
+    def step(x):
+        h = x * 2
+        return h.sum() if type(h) is torch.Tensor else None
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="gives a tensor whose size depends on contents, with its backward graph")
+def coexecuted_selection_with_gradients(jit):
+    w = torch.ones(5, requires_grad=True)
+
+    def step(x):
+        w.grad = None
+        (x * w)[x > 0].sum().backward()
+        return w.grad.clone()
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="an operation raises: a skeleton could not raise it there")
+def coexecuted_error(jit):
+    def step(x):
+        try:
+            return (x @ x).sum()
+        except RuntimeError:
+            return x.sum()
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="an operation may raise because of the contents of tensors that the graph computes")
+def coexecuted_risk(jit):
+    return _coexecuted(jit, lambda x: torch.linalg.cholesky(x @ x.T + torch.eye(4)).sum())
+
+
+@program(refused="a tensor with its backward graph lives on after the step")
+def coexecuted_loss(jit):
+    w = torch.ones(5, requires_grad=True)
+    return _coexecuted(jit, lambda x: (x * w).sum())
+
+
+@program(refused="a number that varies shapes the graph")
+def coexecuted_probability(jit):
+    def step(x, p):
+        return torch.nn.functional.dropout(x, p).sum()
+
+    return _coexecuted(jit, step, [(torch.randn(4, 5), 0.1 * k) for k in range(1, 9)])
+
+
+@program(refused="the graph's results differ from eager's")
+def coexecuted_calls_that_torch_does_not_tell_of(jit):
+    w = torch.ones(5)
+
+    def step(x):
+        y = (x * w).sum()
+        with torch._C.DisableTorchFunction():
+            w.add_(1)
+        return y
+
+    return _coexecuted(jit, step)

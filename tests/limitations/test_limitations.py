@@ -37,6 +37,8 @@ REFUSING = {"refuse": 1, "Refusal": 1, "refused": 1, "refuse_weak": 0, "_weak": 
 PASSED_ON = {
     ("runtime/learning/learning.py", "refuse"),  # passes a refusal
     ("runtime/learning/learning.py", "refused"),
+    ("runtime/coexecution/runner.py", "refuse"),
+    ("runtime/coexecution/recorder.py", "refuse"),
     ("runtime/parts/calls.py", "refuse"),  # of a Refusal made just before
     ("semantics/record/run_record.py", "Refusal"),
     ("semantics/record/run_record.py", "refuse"),

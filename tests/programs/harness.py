@@ -188,7 +188,7 @@ def run_in(module: types.ModuleType, name: str, executor: str | None, around: Ar
             return functools.partial(jit, **options)
         if executor is None:
             return fn
-        made = torchjanus.speculate(fn, executor=executor, **options)
+        made = torchjanus.speculate(fn, **{"executor": executor, **options})
         steps.append(made)
         return made
 

@@ -19,7 +19,9 @@ from torchjanus.core.errors import Refusal, Unsupported
 from torchjanus.core.remarks import Remark
 from torchjanus.graph.ir.program import Assertion
 from torchjanus.rewrite.hooks import current, hide_frames
-from torchjanus.runtime.entries.engine import check_executor
+from torchjanus.runtime.coexecution.runner import Coexecution, CoexecutionReport
+from torchjanus.runtime.coexecution.unnoticed import ACTIVE
+from torchjanus.runtime.entries.engine import check_executor, default_executor
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.learning.learning import Learning
 from torchjanus.runtime.parts.calls import Calls
@@ -93,16 +95,18 @@ class Speculated(Generic[P, R]):
         self._parts: Parts | None = None
         self.times = CallTimes()  # who made its calls, and how long they took
         home = home_of(self.fn)
+        coexecutes = (self.executor or default_executor()) == "coexecute"
         learning = Learning(
             self._name,
             home,
             watch=self.watch,
-            executor=self.executor,
+            executor="replay" if coexecutes else self.executor,
             cut=self._cut_off,
             passes=pass_log(self._name, home, self.fn),
             unserved=self._try_parts,
         )
         learning.marks = self._marks
+        self._coexecution = Coexecution(self.fn, learning.event_log) if coexecutes else None
         return self._part_of(self.fn, learning)
 
     # -- calls ----------------------------------------------------------------------------------------------------
@@ -118,6 +122,10 @@ class Speculated(Generic[P, R]):
                 return part.natively(self.fn, args, kwargs)  # type: ignore[no-any-return]
             if is_compiling() is not None:  # by torch.compile: it would compile the program while that is watched
                 return apart(part.call, args, kwargs)  # type: ignore[no-any-return]
+            if ACTIVE.calls:  # part of a call that is co-executed
+                return part.natively(self.fn, args, kwargs)  # type: ignore[no-any-return]
+            if self._coexecution is not None:
+                return self._coexecution.call(args, kwargs)  # type: ignore[no-any-return]
             return part.call(args, kwargs)  # type: ignore[no-any-return]
         except BaseException as error:
             hide_frames(error)
@@ -193,6 +201,11 @@ class Speculated(Generic[P, R]):
     def regions(self) -> list[Region]:
         """The parts that are, or have been, speculated on by themselves."""
         return [] if self._parts is None else list(self._parts.regions)
+
+    @property
+    def coexecution(self) -> CoexecutionReport | None:
+        """What came of co-execution; None where it was not asked for."""
+        return None if self._coexecution is None else self._coexecution.report()
 
     @property
     def refusals(self) -> list[Refusal]:
@@ -317,8 +330,10 @@ def speculate(fn: Any = None, *, watch: int = 3, executor: str | None = None, ve
     Use it as a decorator (``@speculate`` or ``@speculate(watch=2)``) or as a call. ``fn`` is a function, a method, a
     lambda, an ``nn.Module`` or any callable written in Python; it should be a whole training step, with
     ``zero_grad()``, ``backward()`` and ``optimizer.step()`` inside. ``executor``: "auto" (the fastest by measurement),
-    "replay" (ATen calls, bitwise eager) or "inductor". ``verify=N``: every Nth call that a graph could make is made
-    twice, by the graph on copies and by ``fn`` for real; a graph that differs is reported and not used any more.
+    "replay" (ATen calls, bitwise eager), "inductor", or "coexecute" (Python runs the program without its tensor work,
+    which a graph does: nothing is assumed of the program's objects). ``verify=N``: every Nth call that a graph could
+    make is made twice, by the graph on copies and by ``fn`` for real; a graph that differs is reported and not used any
+    more.
 
     Raises Unsupported if ``fn`` is not callable, ``watch`` is less than 1, ``verify`` is negative or there is no such
     executor.

@@ -35,7 +35,7 @@ from torchjanus.runtime.runs.budget import Budget
 
 __all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor", "make_ready"]
 
-EXECUTORS = ("auto", "replay", "inductor")
+EXECUTORS = ("auto", "replay", "inductor", "coexecute")
 _TIMED_CALLS = 6
 _TRIED = 3  # calls in a trial
 _TRIED_SIZES = 7  # where sizes vary: Inductor was seen to be wrong for some batch sizes only

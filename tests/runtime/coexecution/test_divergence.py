@@ -1,0 +1,231 @@
+"""A call that diverges, at whatever event, leaves what eager leaves: results, state, gradients, generators."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+import torchjanus
+from tests.runtime.coexecution.programs import PROGRAMS, Made, Twins
+from torchjanus.runtime.coexecution.matching import MISS
+
+
+def coexecuted(step: Any) -> Any:
+    return torchjanus.speculate(step, executor="coexecute")
+
+
+def learnt(twins: Twins) -> Any:
+    """Make calls until one is served, and return the path that served it."""
+    step = twins.steps[1]
+    for number in range(len(twins.made[0].calls)):
+        before = step.statistics().speculated
+        twins.call(number)
+        if step.statistics().speculated > before:
+            return next(iter(step._coexecution._last.values()))
+    raise AssertionError(torchjanus.explain(step))
+
+
+@pytest.mark.parametrize("name", ["numpy_in_the_middle", "feedback", "two_gradients"])
+def test_divergence_at_every_event(name: str) -> None:
+    twins = Twins(PROGRAMS[name], coexecuted)
+    learnt(twins)
+    paths = twins.steps[1]._coexecution._last
+    last = len(twins.made[0].calls) - 1
+    for _ in range(3):  # all numbers that vary have been seen
+        twins.call(last)
+    count = len(next(iter(paths.values())).matchers)
+    before = twins.steps[1].coexecution
+    for k in range(count):
+        served = next(iter(twins.steps[1]._coexecution._last.values()))
+        matcher = served.matchers[k]
+        served.matchers[k] = lambda *_: MISS
+        twins.call(last)
+        served.matchers[k] = matcher
+        twins.call(last)
+    report = twins.steps[1].coexecution
+    assert report.transitions == before.transitions + count
+    assert report.served == before.served + count
+    assert [event.text for event in twins.steps[1].events if event.kind == "fault"] == []
+
+
+@pytest.mark.parametrize("name", ["adam", "feedback", "numpy_in_the_middle"])
+def test_an_error_of_the_graph_is_eagers_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = Twins(PROGRAMS[name], coexecuted)
+    served = learnt(twins)
+    begin = served.begin_graph
+
+    class Failing:
+        def advance(self, *_: Any) -> Any:
+            raise RuntimeError("no memory")
+
+        def abandon(self) -> None: ...
+
+    monkeypatch.setattr(served, "begin_graph", Failing)
+    last = len(twins.made[0].calls) - 1
+    twins.call(last)
+    monkeypatch.setattr(served, "begin_graph", begin)
+    twins.call(last)
+    assert any("no memory" in event.text for event in twins.steps[1].events if event.kind == "fault")
+
+
+def raising() -> Made:
+    """A step of which each operation may raise; its handler goes on."""
+    w = torch.randn(4, requires_grad=True)
+    failing = [-1]
+    caught: list[int] = []
+
+    def at(number: int, func: Any, *args: Any) -> Any:
+        if failing[0] == number:
+            return func(*args, torch.zeros(2, 3, 7), torch.zeros(1), torch.zeros(1))  # too many arguments
+        return func(*args)
+
+    def step(x: torch.Tensor) -> Any:
+        w.grad = None
+        total = torch.zeros(())
+        for number, func in enumerate((torch.sin, torch.cos, torch.tanh)):
+            try:
+                h = at(2 * number, torch.mul, x, w)
+                total = total + at(2 * number + 1, func, h).sum()
+            except TypeError:
+                caught.append(number)
+        if total.requires_grad:
+            total.backward()
+            with torch.no_grad():
+                w.add_(w.grad, alpha=-0.1)  # type: ignore[arg-type]
+        return total.detach()
+
+    made = Made(step, [(torch.randn(6, 4),) for _ in range(14)], [w, caught])
+    made.failing = failing  # type: ignore[attr-defined]
+    return made
+
+
+def test_an_error_at_each_operation_is_handled_by_the_program() -> None:
+    twins = Twins(raising, coexecuted)
+    learnt(twins)
+    for number in range(6):
+        for made in twins.made:
+            made.failing[0] = number  # type: ignore[attr-defined]
+        twins.call(12)
+        for made in twins.made:
+            made.failing[0] = -1  # type: ignore[attr-defined]
+        twins.call(13)
+    assert twins.made[1].state[1] == [0, 0, 1, 1, 2, 2]
+    assert twins.steps[1].coexecution.transitions >= 6
+
+
+def ending() -> Made:
+    """A step that raises after some of its work."""
+    w = torch.randn(4, requires_grad=True)
+    failing = [-1]
+
+    def step(x: torch.Tensor) -> Any:
+        w.grad = None
+        (x * w).sin().sum().backward()
+        if failing[0] == 0:
+            raise ValueError("after backward")
+        with torch.no_grad():
+            w.add_(w.grad * torch.rand(4))  # type: ignore[operator]
+        if failing[0] == 1:
+            raise ValueError("after the update")
+        return w.detach().sum().item()
+
+    made = Made(step, [(torch.randn(6, 4),) for _ in range(14)], [w])
+    made.failing = failing  # type: ignore[attr-defined]
+    return made
+
+
+def test_a_step_that_raises_has_done_its_work_so_far() -> None:
+    twins = Twins(ending, coexecuted)
+    learnt(twins)
+    for number in (0, 1, 0, 1):
+        for made in twins.made:
+            made.failing[0] = number  # type: ignore[attr-defined]
+        twins.call(12)
+        for made in twins.made:
+            made.failing[0] = -1  # type: ignore[attr-defined]
+        twins.call(13)
+    assert twins.steps[1].coexecution.served >= 4
+
+
+def test_a_result_that_lives_on_for_the_first_time() -> None:
+    def make() -> Made:
+        kept: list[torch.Tensor] = []
+        keep = [False]
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            h = x * 2
+            if keep[0]:
+                kept.append(h)
+            return h.sum()
+
+        made = Made(step, [(torch.randn(6, 4),) for _ in range(14)], [kept])
+        made.keep = keep  # type: ignore[attr-defined]
+        return made
+
+    twins = Twins(make, coexecuted)
+    learnt(twins)
+    for made in twins.made:
+        made.keep[0] = True  # type: ignore[attr-defined]
+    for number in range(6, 12):
+        twins.call(number)
+    assert len(twins.made[1].state[0]) == 6
+    assert twins.steps[1].coexecution.transitions == 1
+
+
+def test_placeholders_touched_by_two_threads_are_tensors() -> None:
+    w = torch.randn(4, requires_grad=True)
+    touched = [False]
+    wrong: list[Any] = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        w.grad = None
+        parts = [x * w, (x * w).sin(), (x + w).cos()]
+        if touched[0]:
+            ready = threading.Barrier(2)
+            expected = [(p.sin() if k == 1 else p.cos() if k == 2 else p).sum() for k, p in enumerate(expect(x))]
+
+            def touch() -> None:
+                ready.wait()
+                for part, sum_ in zip(parts, expected, strict=True):
+                    try:
+                        if part.detach().sum().item() != sum_.item() or part.numpy(force=True).shape != (6, 4):
+                            wrong.append((part, sum_))
+                    except Exception as error:
+                        wrong.append(error)
+
+            threads = [threading.Thread(target=touch) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        loss = torch.stack([part.sum() for part in parts]).sum()
+        loss.backward()
+        return loss.detach()
+
+    def expect(x: torch.Tensor) -> list[torch.Tensor]:
+        outside = threading.Thread(target=lambda: found.extend([x * v, x * v, x + v]))
+        found: list[torch.Tensor] = []
+        v = plain[0]
+        outside.start()
+        outside.join()
+        return found
+
+    plain = [w.detach().clone()]
+    speculated = coexecuted(step)
+    for _ in range(4):
+        speculated(torch.randn(6, 4))
+    for _ in range(40):
+        x = torch.randn(6, 4)
+        touched[0] = True
+        first = speculated(x)
+        gradient = w.grad.clone()  # type: ignore[union-attr]
+        touched[0] = False
+        assert torch.equal(first, step(x))
+        assert w.grad is not None
+        assert torch.equal(gradient, w.grad)
+        speculated(x)
+    assert wrong == []
+    assert speculated.coexecution.transitions >= 20

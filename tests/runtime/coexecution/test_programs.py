@@ -1,0 +1,33 @@
+"""Co-executed programs do what they do in eager, bit by bit, and most of their calls are served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import torchjanus
+from tests.runtime.coexecution.programs import PROGRAMS, Twins
+
+
+def coexecuted(step: Any) -> Any:
+    return torchjanus.speculate(step, executor="coexecute")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_state_and_generators_are_eagers(name: str) -> None:
+    twins = Twins(PROGRAMS[name], coexecuted)
+    twins.run()
+    step = twins.steps[1]
+    assert [event.text for event in step.events if event.kind == "fault"] == []
+    assert step.refusals == []
+    assert step.statistics().speculated >= len(twins.made[0].calls) / 2, torchjanus.explain(step)
+
+
+def test_a_path_that_is_learnt_leaves_no_divergence_behind() -> None:
+    twins = Twins(PROGRAMS["branch"], coexecuted)
+    twins.run()
+    report = twins.steps[1].coexecution
+    assert report.paths == 2
+    assert report.transitions <= 4
+    assert any("fetch by Tensor.__bool__" in what for _, what, _ in report.points)

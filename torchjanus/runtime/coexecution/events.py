@@ -1,0 +1,175 @@
+"""One call of a step as torch saw it: its calls of torch's functions in order, and the tensors it took from outside.
+
+Plain data; knows neither how it is recorded nor how it is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import Place
+from torchjanus.core.trees import leaves_of_kind
+from torchjanus.graph.ir.program import Ref
+from torchjanus.trace.layout import Lying
+from torchjanus.trace.modes import Modes
+
+__all__ = [
+    "Event",
+    "External",
+    "Kind",
+    "Meta",
+    "Origin",
+    "Trace",
+    "exact",
+    "exact_tree",
+    "is_constant",
+    "meta_of",
+    "tree_of",
+]
+
+
+class Kind(Enum):
+    """What a call of torch is to co-execution."""
+
+    OPERATOR = "operator"  # a node of the graph
+    QUERY = "query"  # what a tensor is: the answer is the same whenever the path is
+    STATE = "state"  # a switch of torch's own state: always really made
+    FETCH = "fetch"  # Python reads contents: the graph has to have run so far
+    HOST = "host"  # makes a tensor from Python data, or one whose size depends on contents: always really made
+
+
+class Origin(Enum):
+    """Where a tensor that the step did not compute comes from."""
+
+    FOUND = "found"  # an argument of a call of torch, met for the first time
+    GRADIENT = "gradient"  # the ``.grad`` that a leaf had when it was met
+    HOST = "host"  # the result of a HOST event
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What a tensor is, besides its contents. A path holds it constant."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    is_leaf: bool
+
+
+def meta_of(tensor: torch.Tensor) -> Meta:
+    """Return what the tensor is."""
+    return Meta(
+        tuple(tensor.size()), tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad, tensor.is_leaf
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One call. ``args``, ``kwargs`` and ``result`` are trees in which tensors are Refs, by number. ``outs``: the
+    tensors of the result; ``made``: what those of them are that were new; ``lying``: how they lie. ``shows``: a FETCH
+    whose result shares memory with the tensor. ``draws``: it moved a random generator."""
+
+    kind: Kind
+    func: Callable[..., Any]
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    outs: tuple[Ref, ...]
+    modes: Modes
+    place: Place
+    made: dict[int, Meta] = field(default_factory=dict)
+    lying: tuple[Lying, ...] = ()
+    shows: bool = False
+    draws: bool = False
+    container: type | None = None  # the class of the result, where it is one of torch's own named tuples
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """What is equal wherever this event is the same: all but its floats, and what a FETCH gave."""
+        result = None if self.kind is Kind.FETCH else exact_tree(self.result)
+        given = tree_of(self.args), tree_of(self.kwargs)
+        made = tuple(self.made.items())
+        return self.kind, self.func, given, result, self.outs, self.modes, made, self.draws, self.container
+
+    @property
+    def inputs(self) -> list[int]:
+        """The numbers of the tensors among the arguments."""
+        return [ref.index for ref in leaves_of_kind((self.args, self.kwargs), Ref)]
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A tensor from outside. ``first``: the event that it is met at; ``owner``: the leaf of which it is the gradient;
+    ``argument``: it is one of the step's arguments. ``shared``: its memory may belong to an array as well."""
+
+    number: int
+    origin: Origin
+    meta: Meta
+    first: int
+    owner: int = -1
+    argument: bool = False
+    shared: bool = False
+    parameter: bool = False
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """What is equal in all traces of a path."""
+        return self.number, self.origin, self.meta, self.first, self.owner, self.argument, self.shared, self.parameter
+
+
+@dataclass(slots=True)
+class Trace:
+    """One whole call. ``tensors``: by number; ``escapes``: the numbers of computed tensors that are alive after it."""
+
+    events: list[Event]
+    externals: dict[int, External]
+    tensors: list[torch.Tensor]
+    escapes: tuple[int, ...] = ()
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """What identifies its path: all but the floats, and the tensors from outside as objects."""
+        return tuple(event.token for event in self.events), tuple(one.token for one in self.externals.values())
+
+
+def is_constant(value: Any) -> bool:
+    """Whether it may stand in a path as it is."""
+    return value is None or value is Ellipsis or type(value) in _CONSTANTS
+
+
+_CONSTANTS = (
+    bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None)
+)  # fmt: skip
+
+
+def exact(value: Any) -> Any:
+    """Return what two constants have in common exactly if they are the same, bit by bit."""
+    return (type(value), repr(value)) if type(value) in (float, complex) else (type(value), value)
+
+
+def tree_of(tree: Any) -> Any:
+    """Return a hashable form of a tree, without the values of floats."""
+    return _form(tree, lambda leaf: float if type(leaf) is float else exact(leaf))
+
+
+def exact_tree(tree: Any) -> Any:
+    """Return a hashable form of a tree."""
+    return _form(tree, exact)
+
+
+def _form(tree: Any, leaf: Callable[[Any], Any]) -> Any:
+    if type(tree) in (tuple, list, torch.Size):
+        return (type(tree), *(_form(part, leaf) for part in tree))
+    if type(tree) is dict:
+        return (dict, *((key, _form(part, leaf)) for key, part in tree.items()))
+    if type(tree) is slice:
+        return (slice, leaf(tree.start), leaf(tree.stop), leaf(tree.step))
+    return tree if type(tree) is Ref else leaf(tree)

@@ -1,0 +1,168 @@
+"""Generates, for each event of a path, the function that checks whether the skeleton's next call of torch is this one,
+and makes what it returns.
+
+A generated function takes the run, the function that torch was called with and its arguments. It returns ``MISS`` where
+the call is another one. It knows nothing of graphs.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from torchjanus.graph.ir.program import Ref
+from torchjanus.runtime.coexecution.events import Event, External, Kind, Origin
+from torchjanus.runtime.coexecution.kinds import called
+from torchjanus.runtime.coexecution.placeholders import placeholder
+
+__all__ = ["MISS", "Matcher", "matchers"]
+
+MISS: Any = object()
+Matcher = Callable[..., Any]
+
+
+def matchers(
+    events: list[Event],
+    externals: Mapping[int, External],
+    fixed: Mapping[int, torch.Tensor],
+    slots: Mapping[tuple[int, int], int],
+) -> list[Matcher]:
+    """Return the function of each event. ``fixed``: externals that are always the same object, which a run knows from
+    the beginning; ``slots``: the floats, by event and place, that vary."""
+    return [_Writer(k, event, externals, fixed, slots).matcher() for k, event in enumerate(events)]
+
+
+class _Writer:
+    def __init__(
+        self,
+        number: int,
+        event: Event,
+        externals: Mapping[int, External],
+        fixed: Mapping[int, torch.Tensor],
+        slots: Mapping[tuple[int, int], int],
+    ) -> None:
+        self.number, self.event = number, event
+        self.externals, self.fixed, self.slots = externals, fixed, slots
+        self.names: dict[str, Any] = {"MISS": MISS, "placeholder": placeholder, "is_grad": torch.is_grad_enabled}
+        self.late: list[str] = []  # conditions that note something: after all others
+        self.kept: list[str] = []
+        self._met: set[int] = set()
+        self._floats = 0
+
+    def matcher(self) -> Matcher:
+        event = self.event
+        conditions = [*self._call()]
+        lines = ["def matches(run, func, args, kwargs):", "    V = run.values"]
+        tests = [*conditions, *self.late]
+        chunks = (tests[start : start + 16] for start in range(0, len(tests), 16))
+        lines += (f"    if not ({' and '.join(chunk)}): return MISS" for chunk in chunks)
+        lines += (f"    {line}" for line in self.kept)
+        lines += (f"    {line}" for line in self._answer())
+        exec(compile("\n".join(lines) + "\n", f"<torchjanus event {event.name}>", "exec"), self.names)
+        made: Matcher = self.names["matches"]
+        return made
+
+    def _constant(self, value: Any) -> str:
+        name = f"C{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def _call(self) -> Iterator[str]:
+        event = self.event
+        func = self._constant(event.func)
+        yield f"func == {func}" if type(event.func) is types.MethodWrapperType else f"func is {func}"
+        yield f"is_grad() is {event.modes.grad}"
+        yield "not run.disturbed()"
+        unrecorded = event.kind is Kind.STATE and called(event.func).short != "_set_grad_enabled"
+        if unrecorded or (event.kind is Kind.HOST and not event.args):
+            return
+        yield f"len(args) == {len(event.args)}"
+        yield f"len(kwargs) == {len(event.kwargs)}" if event.kwargs else "not kwargs"
+        for place, part in enumerate(event.args):
+            yield from self._same(f"args[{place}]", part)
+        for key, part in event.kwargs.items():
+            yield f"{key!r} in kwargs"
+            yield from self._same(f"kwargs[{key!r}]", part)
+
+    def _same(self, text: str, tree: Any) -> Iterator[str]:
+        """Yield the conditions for an argument to be as it was."""
+        kind = type(tree)
+        if kind is Ref:
+            n = tree.index
+            one = self.externals.get(n)
+            new = one is not None and one.origin is Origin.FOUND and one.first == self.number and n not in self.fixed
+            if new and n not in self._met:
+                self._met.add(n)
+                self.late.append(f"run.accept({n}, {text})")
+            elif new:
+                self.late.append(f"{text} is V[{n}]")
+            else:
+                yield f"{text} is V[{n}]"
+                if one is not None and one.shared:
+                    yield f"run.unchanged({n})"
+        elif kind in (tuple, list, torch.Size):
+            yield f"type({text}) is {self._constant(kind)}"
+            yield f"len({text}) == {len(tree)}"
+            for place, part in enumerate(tree):
+                yield from self._same(f"{text}[{place}]", part)
+        elif kind is dict:
+            yield f"type({text}) is dict"
+            yield f"list({text}) == {self._constant(list(tree))}"
+            for key, part in tree.items():
+                yield from self._same(f"{text}[{self._constant(key)}]", part)
+        elif kind is slice:
+            yield f"type({text}) is slice"
+            for field in ("start", "stop", "step"):
+                yield from self._same(f"{text}.{field}", getattr(tree, field))
+        elif kind is float:
+            yield f"type({text}) is float"
+            slot = self.slots.get((self.number, self._floats))
+            self._floats += 1
+            if slot is not None:
+                self.kept.append(f"run.numbers[{slot}] = {text}")
+            elif self.event.kind is Kind.OPERATOR:
+                if tree == 0 or not math.isfinite(tree):
+                    yield f"repr({text}) == {repr(tree)!r}"
+                else:
+                    yield f"{text} == {tree!r}"
+        elif tree is None or tree is Ellipsis or kind in (bool, torch.dtype, torch.layout, torch.memory_format):
+            yield f"{text} is {self._constant(tree)}"
+        elif kind is complex:
+            yield f"type({text}) is complex"
+            yield f"repr({text}) == {repr(tree)!r}"
+        else:
+            yield f"type({text}) is {self._constant(kind)}"
+            yield f"{text} == {self._constant(tree)}"
+
+    def _answer(self) -> Iterator[str]:
+        event, k = self.event, self.number
+        match event.kind:
+            case Kind.QUERY:
+                yield f"return {self._constant(event.result) if event.result is not None else None}"
+            case Kind.STATE:
+                yield "return func(*args, **(kwargs or {}))"
+            case Kind.FETCH:
+                yield f"return run.fetch({k}, func, args, kwargs or {{}})"
+            case Kind.HOST:
+                yield f"return run.host({k}, func, args, kwargs or {{}})"
+            case Kind.OPERATOR:
+                if event.draws:
+                    yield "if run.reseeded(): return MISS"
+                for n, meta in event.made.items():
+                    yield f"V[{n}] = placeholder({self._constant(meta)})"
+                yield f"return {self.result(event.result)}"
+
+    def result(self, tree: Any) -> str:
+        """Return the text of the result."""
+        if type(tree) is Ref:
+            return f"V[{tree.index}]"
+        if type(tree) in (tuple, list):
+            parts = "".join(f"{self.result(part)}, " for part in tree)
+            if self.event.container is not None and tree is self.event.result:
+                return f"{self._constant(self.event.container)}(({parts}))"
+            return f"({parts})" if type(tree) is tuple else f"[{parts}]"
+        return self._constant(tree) if tree is not None else "None"

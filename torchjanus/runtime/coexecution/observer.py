@@ -1,0 +1,127 @@
+"""Watches, while a call is recorded, which functions of Python run: what torch's calls do not show.
+
+Functions that autograd or another operation calls back, custom functions of autograd, transforms, seeding, and code
+that asks for the exact class of an object. Knows nothing of events.
+"""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch.autograd.function import Function
+
+from torchjanus.core.errors import NOWHERE, Place
+
+__all__ = ["Observer"]
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_CALLBACK = "its code would run within an operation, of which a skeleton makes none."
+_TRANSFORM = "it computes with wrapped tensors, which a skeleton does not have."
+_GENERATOR = "the graph's draws are made at another time."
+_CODE: dict[types.CodeType, tuple[str, str, str]] = {
+    Function.apply.__func__.__code__: (  # type: ignore[attr-defined]
+        "coexecution-callback", "calls a torch.autograd.Function", _CALLBACK
+    ),
+    torch.nn.Parameter.__new__.__code__: (
+        "coexecution-tensor", "makes a parameter", "it is an object of a class that depends on the tensor's class."
+    ),
+    torch.autograd.graph.saved_tensors_hooks.__enter__.__code__: (
+        "coexecution-callback", "sets hooks for saved tensors", _CALLBACK
+    ),
+}  # fmt: skip
+_FILES = {
+    f"{_TORCH}_functorch{os.sep}": ("coexecution-modes", "uses a transform of torch.func", _TRANSFORM),
+    f"{_TORCH}jit{os.sep}_script.py": ("coexecution-modes", "calls a compiled function", "its calls are not seen."),
+}
+_GENERATED = ("<torchjanus", "<frozen", "<__array_function__", "<torch")
+_SETTING = frozenset({"manual_seed", "seed", "set_state", "get_state", "graphsafe_set_state"})
+# Libraries that get arrays and numbers, never tensors.
+_NUMERIC = ("numpy", "scipy", "sklearn", "pandas", "matplotlib")
+
+
+class Observer:
+    """``refuse``: called with a reason's code, what was found, why that is not supported, and the place."""
+
+    def __init__(self, refuse: Callable[[str, str, str, Place], None]) -> None:
+        self._refuse = refuse
+        self.within = False  # while one of torch's calls runs
+        self._watching = False
+
+    def start(self) -> None:
+        """Watch this thread from now on. Another profiler is left alone: then nothing may be learnt from the call."""
+        if sys.getprofile() is None:
+            sys.setprofile(self._look)
+            self._watching = True
+        else:
+            self._refuse("coexecution-modes", "a profiler is at work", "there can be no second one.", NOWHERE)
+
+    def stop(self) -> None:
+        """Stop watching."""
+        if self._watching:
+            self._watching = False
+            sys.setprofile(None)
+
+    def _look(self, frame: types.FrameType, event: str, arg: Any) -> None:
+        if event == "c_call":
+            if getattr(arg, "__name__", "") in _SETTING and type(getattr(arg, "__self__", None)) is torch.Generator:
+                if not frame.f_code.co_filename.startswith(_OURS) and arg.__self__ is torch.default_generator:
+                    self._say("coexecution-generator", f"calls {arg.__name__}() of a generator", _GENERATOR, frame)
+        elif event == "call":
+            code = frame.f_code
+            found = _CODE.get(code) or _of_file(code.co_filename)
+            if code.co_name == "compile_wrapper" and code.co_filename.startswith(_TORCH):  # torch.compile()
+                found = ("coexecution-modes", "calls a compiled function", "its calls of torch are not seen.")
+            if found is not None:
+                self._say(*found, frame)
+            elif self.within:
+                named = str(frame.f_globals.get("__name__", "")).startswith("namedtuple_")
+                if not named and not _is_plain(code.co_filename):
+                    self._say("coexecution-callback", f"torch calls {code.co_qualname}", _CALLBACK, frame)
+            elif asks_for_class(code):
+                what = f"{code.co_qualname} asks for the exact class of an object"
+                self._say("coexecution-type", what, "a placeholder has a class of its own.", frame)
+
+    def _say(self, code: str, what: str, why: str, frame: types.FrameType) -> None:
+        place = Place(frame.f_code.co_filename, frame.f_lineno, function=frame.f_code.co_name)
+        self._refuse(code, what, why, place)
+
+
+@cache
+def _is_plain(file: str) -> bool:
+    """Whether it is torch's, torchjanus', the standard library's, or generated."""
+    standard = Place(file, 1).is_library and f"{os.sep}site-packages{os.sep}" not in file
+    return standard or file.startswith((_TORCH, _OURS, *_GENERATED))
+
+
+@cache
+def _of_file(file: str) -> tuple[str, str, str] | None:
+    return next((found for start, found in _FILES.items() if file.startswith(start)), None)
+
+
+@cache
+def asks_for_class(code: types.CodeType) -> bool:
+    """Whether a function calls ``type(x)`` or reads ``x.__class__`` of anything but ``self``."""
+    if _is_plain(code.co_filename) or _is_numeric(code.co_filename):
+        return False
+    if "type" not in code.co_names and "__class__" not in code.co_names:
+        return False
+    asked = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "PRECALL", "RESUME", "COPY")]
+    for one, after in zip(asked, asked[1:] + asked[-1:], strict=True):
+        if one.argval == "__class__" and one.opname.startswith("LOAD_ATTR"):
+            return True
+        if one.argval == "type" and one.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")) and after.argval != "self":
+            return True
+    return False
+
+
+@cache
+def _is_numeric(file: str) -> bool:
+    return any(f"{os.sep}site-packages{os.sep}{name}{os.sep}" in file for name in _NUMERIC)

@@ -1,0 +1,99 @@
+"""Placeholders: what a skeleton's calls of torch return in place of computed tensors.
+
+A placeholder says what it is (size, dtype ...) and holds nothing. Whoever reaches it otherwise than through the mode of
+its run (another thread, native code) makes the run give up: then it is an ordinary tensor, as it is once the graph's
+result has been put into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torchjanus.core.errors import InternalFault
+from torchjanus.runtime.coexecution.events import Meta
+
+__all__ = ["Owner", "Placeholder", "fill", "placeholder", "register", "unregister"]
+
+
+class Owner(Protocol):
+    """A run with placeholders."""
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Whether it is one of this run's."""
+        ...
+
+    def touched(self) -> None:
+        """Make all its placeholders ordinary tensors, from whatever thread."""
+        ...
+
+
+_owners: list[Owner] = []
+
+
+def register(owner: Owner) -> None:
+    """Let the run be asked about placeholders that somebody touches."""
+    _owners.append(owner)
+
+
+def unregister(owner: Owner) -> None:
+    """End that."""
+    _owners.remove(owner)
+
+
+class Placeholder(torch.Tensor):
+    """A tensor without contents."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        _resolve((args, kwargs))
+        return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if torch.is_grad_enabled() and any(_given(leaf) for leaf in pytree.tree_leaves((args, kwargs))):
+            # Autograd has recorded the placeholder already: the gradient would be lost.
+            raise InternalFault(f"native code computes gradients ({func}) with a tensor of a co-executed step")
+        _resolve((args, kwargs))
+        return func(*args, **(kwargs or {}))
+
+
+def _given(leaf: Any) -> bool:
+    return type(leaf) is Placeholder and leaf.requires_grad
+
+
+def _resolve(tree: Any) -> None:
+    for leaf in pytree.tree_leaves(tree):
+        if type(leaf) is Placeholder:
+            owner = next((one for one in list(_owners) if one.owns(leaf)), None)
+            if owner is not None:
+                owner.touched()
+            if type(leaf) is Placeholder:
+                raise InternalFault("a placeholder outlived the co-executed call that made it")
+
+
+def placeholder(meta: Meta) -> torch.Tensor:
+    """Return a new placeholder for a tensor like this."""
+    return torch.Tensor._make_wrapper_subclass(
+        Placeholder,
+        meta.size,
+        strides=meta.stride,
+        dtype=meta.dtype,
+        device=meta.device,
+        requires_grad=meta.requires_grad,
+    )
+
+
+def fill(held: torch.Tensor, real: torch.Tensor) -> None:
+    """Make the placeholder the tensor ``real``: the same object of Python, with everything that autograd knows of
+    ``real``, which must not be used any more."""
+    kind = type(real)
+    torch._C._swap_tensor_impl(held, real)
+    held.__class__ = kind

@@ -1,0 +1,325 @@
+"""Records one call natively: each of torch's calls is really made, and becomes an event.
+
+What co-execution does not support is found here, and the trace is refused; the program goes on in any case.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchjanus.core.errors import NOWHERE, Place, Refusal
+from torchjanus.core.trees import map_leaves
+from torchjanus.graph.ir.program import Ref
+from torchjanus.runtime.coexecution.events import Event, External, Kind, Origin, Trace, is_constant, meta_of
+from torchjanus.runtime.coexecution.kinds import Called, called, kind_of
+from torchjanus.runtime.coexecution.observer import Observer
+from torchjanus.semantics.known.framework_calls import accessor
+from torchjanus.semantics.torch.torch_state import ambient_modes, generator_state
+from torchjanus.trace.layout import lying_of
+
+__all__ = ["REMEDY", "Recorder", "copied", "same_bits"]
+
+REMEDY = "The call is Python's. Speculate on the parts of the step without it."
+_LARGEST = 1 << 16  # bytes of an array that are compared after each call
+
+
+class Recorder:
+    """The trace in the making. ``arguments``: the tensors among the step's arguments. ``copies``: whether to copy each
+    tensor from outside when it is met."""
+
+    def __init__(self, arguments: Iterable[torch.Tensor], copies: bool = False) -> None:
+        self.events: list[Event] = []
+        self.externals: dict[int, External] = {}
+        self.tensors: list[torch.Tensor] = []
+        self.fetched: dict[int, Any] = {}  # what each FETCH gave
+        self.copies: dict[int, torch.Tensor] | None = {} if copies else None
+        self.refusal: Refusal | None = None
+        self.observer = Observer(self.refuse)
+        self._numbers: dict[int, int] = {}
+        self._arguments = {id(tensor) for tensor in arguments}
+        self._shared: dict[int, torch.Tensor] = {}  # copies of tensors that share memory with arrays
+        self._shown: list[tuple[np.ndarray[Any, Any], bytes, int]] = []
+
+    def refuse(self, reason: str, what: str, why: str, place: Place | None = None) -> None:
+        """Make the call one that is not co-executed. The first reason counts."""
+        if self.refusal is None:
+            self.refusal = Refusal(reason, what, why, REMEDY, place or here())
+
+    def is_refused(self) -> bool:
+        """Whether nothing is learnt from the call."""
+        return self.refusal is not None
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make the call, and record it."""
+        if self.is_refused():
+            return func(*args, **kwargs)
+        func = accessor(func)
+        self._look_at_arrays()
+        known = self._kind(func, args, kwargs)
+        if self.is_refused():
+            return func(*args, **kwargs)
+        given = self._given(func, args, kwargs, known)
+        if self.is_refused():
+            return func(*args, **kwargs)
+        before, modes = generator_state(), ambient_modes()
+        self.observer.within = known is Kind.OPERATOR  # the others are really made in a skeleton, too
+        try:
+            result = func(*args, **kwargs)
+        except BaseException:
+            self.refuse("coexecution-raises", "an operation raises", "a skeleton could not raise it there.")
+            raise
+        finally:
+            self.observer.within = False
+        draws = generator_state() != before
+        try:
+            self._record(func, known, *given, result, modes, draws)
+        except _Odd as odd:
+            what = f"a call of torch gives what no path can hold ({odd})"
+            self.refuse("coexecution-call", what, "it is neither a tensor nor plain data.")
+        return result
+
+    def _kind(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kind:
+        found = kind_of(func, args, kwargs)
+        if torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled():
+            what = "runs under torch.inference_mode() or torch.autocast()"
+            self.refuse("coexecution-modes", what, "a run that diverges could not be put back into its state.")
+        if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
+            what = "calls torch under a transform or a dispatch mode"
+            self.refuse("coexecution-modes", what, "it sees operations that a skeleton does not make.")
+        if isinstance(found, tuple):
+            reason, what = found
+            self.refuse(reason, what, _WHY[reason])
+            return Kind.OPERATOR
+        return found
+
+    def _given(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: Kind
+    ) -> tuple[Any, Any]:
+        """Return the arguments with numbers in the place of tensors."""
+        if kind is Kind.STATE and called(func).short != "_set_grad_enabled":
+            return (), {}
+        if kind is Kind.HOST and called(func).short in ("tensor", "as_tensor", "asarray"):
+            return (), {}  # whatever the data are, the result is from outside
+        return map_leaves((args, kwargs), self._leaf)  # type: ignore[no-any-return]
+
+    def _leaf(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        number = self.number(leaf)
+        then = self._shared.get(number)
+        if then is not None and not same_bits(leaf, then):
+            what = "the program writes to an array that shares memory with a tensor"
+            self.refuse("coexecution-memory", what, "the graph has taken the tensor before.")
+        return Ref(number)
+
+    def number(self, tensor: torch.Tensor, origin: Origin = Origin.FOUND, owner: int = -1) -> int:
+        """Return the tensor's number. One that was not known is from outside."""
+        known = self._numbers.get(id(tensor))
+        if known is not None:
+            return known
+        number = self._new(tensor)
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+            what = f"uses a tensor of type {type(tensor).__name__} with layout {tensor.layout}"
+            self.refuse("coexecution-tensor", what, "only plain strided tensors go into a graph.")
+            return number
+        odd = tensor.is_inference() or tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
+        if tensor.grad_fn is not None or odd or tensor.device.type != "cpu":
+            what = "uses a tensor from outside that is not a plain leaf on the CPU"
+            self.refuse("coexecution-tensor", what, "its gradients would not flow on there.")
+            return number
+        if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+            self.refuse("coexecution-callback", "a tensor has hooks", "they run within backward().")
+        shared = not tensor.untyped_storage().resizable()
+        argument = id(tensor) in self._arguments
+        parameter = type(tensor) is torch.nn.Parameter
+        self.externals[number] = External(
+            number, origin, meta_of(tensor), len(self.events), owner, argument, shared, parameter
+        )
+        if shared:
+            self._shared[number] = copied(tensor)
+        if self.copies is not None:
+            self.copies[number] = copied(tensor)
+        if tensor.is_leaf and tensor.grad is not None:
+            if tensor.grad.requires_grad:
+                what = "a gradient has a backward graph itself"
+                self.refuse("coexecution-tensor", what, "it comes from outside.")
+            else:
+                self.number(tensor.grad, Origin.GRADIENT, number)
+        return number
+
+    def _new(self, tensor: torch.Tensor) -> int:
+        self.tensors.append(tensor)
+        self._numbers[id(tensor)] = len(self.tensors) - 1
+        return len(self.tensors) - 1
+
+    def _record(
+        self,
+        func: Callable[..., Any],
+        kind: Kind,
+        args: Any,
+        kwargs: Any,
+        result: Any,
+        modes: Any,
+        draws: bool,
+    ) -> None:
+        one = called(func)
+        made: dict[int, Any] = {}
+        outs: list[Ref] = []
+        lying: list[Any] = []
+
+        def leaf(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                if not is_constant(value):
+                    raise _Odd(f"{one.name} gives a {type(value).__name__}")
+                return value
+            if kind is Kind.HOST:
+                if value.grad_fn is not None:
+                    what = f"{one.name} gives a tensor whose size depends on contents, with its backward graph"
+                    self.refuse("coexecution-size", what, "the graph cannot make it, and Python's is not in the graph.")
+                ref = Ref(self.number(value, Origin.HOST))
+            elif id(value) in self._numbers:
+                ref = Ref(self._numbers[id(value)])
+            else:
+                if type(value) is not torch.Tensor or value.layout != torch.strided:
+                    raise _Odd(f"{one.name} gives a {type(value).__name__} with layout {value.layout}")
+                ref = Ref(self._new(value))
+                made[ref.index] = meta_of(value)
+            outs.append(ref)
+            lying.append(lying_of(value))
+            return ref
+
+        shows, container = False, None
+        if kind is Kind.STATE:
+            tree = None
+        elif kind is Kind.FETCH:
+            tree = None
+            self._fetch(one, args, result)
+            shows = isinstance(result, np.ndarray)
+        else:
+            tree = map_leaves(result, leaf)
+            if not outs and kind is Kind.OPERATOR and (result is not None or one.access == "__get__"):
+                if result is not None and one.short not in _ANSWERS:
+                    raise _Odd(f"{one.name} gives a {type(result).__name__}")
+                kind = Kind.QUERY
+            if type(result).__module__ == "torch.return_types":
+                container = type(result)
+            elif type(result) not in _RESULTS and not isinstance(result, torch.Tensor) and not is_constant(result):
+                raise _Odd(f"{one.name} gives a {type(result).__name__}")
+        self.events.append(
+            Event(kind, func, one.name, args, kwargs, tree, tuple(outs), modes, here(), made, tuple(lying), shows,
+                  draws, container)
+        )  # fmt: skip
+
+    # -- values that Python reads ---------------------------------------------------------------------------------
+
+    def _fetch(self, one: Called, args: Any, result: Any) -> None:
+        self.fetched[len(self.events)] = result
+        tensor = self.tensors[args[0].index] if args and isinstance(args[0], Ref) else None
+        if one.short in ("__repr__", "__str__") or (one.short == "__format__" and tensor is not None and tensor.dim()):
+            if tensor is not None and tensor.requires_grad:
+                what = "shows a tensor with its backward graph"
+                self.refuse("coexecution-call", what, "the placeholder has none.")
+        if isinstance(result, np.ndarray):
+            if result.nbytes > _LARGEST:
+                what = f"an array of {result.nbytes} bytes shares memory with a tensor"
+                self.refuse("coexecution-memory", what, "who writes to it is looked for after each call of torch.")
+            self._shown.append((result, result.tobytes(), args[0].index))
+        elif isinstance(result, torch.Tensor):
+            raise _Odd(f"{one.name} gives a tensor")
+
+    def _look_at_arrays(self) -> None:
+        for array, then, _ in self._shown:
+            if array.tobytes() != then:
+                what = "the program writes to an array that shares memory with a tensor"
+                self.refuse("coexecution-memory", what, "the graph's tensor would not see it.")
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def finish(self) -> Trace | None:
+        """Return the whole call as a trace; None if it is refused."""
+        self._look_at_arrays()
+        escapes = tuple(
+            number
+            for number in range(len(self.tensors))
+            if number not in self.externals and sys.getrefcount(self.tensors[number]) > 2
+        )
+        self._look_at_sharing(escapes)
+        if self.refusal is not None:
+            return None
+        return Trace(self.events, self.externals, self.tensors, escapes)
+
+    def _look_at_sharing(self, escapes: tuple[int, ...]) -> None:
+        """Refuse arrays that live on and share memory with a tensor that lives on as well."""
+        if not self._shown or self.refusal is not None:
+            return
+        alive = {self.tensors[n].untyped_storage().data_ptr() for n in (*escapes, *self.externals)}
+        for position, (_, _, number) in enumerate(self._shown):
+            kept = sys.getrefcount(self._shown[position][0]) > 2
+            if kept and self.tensors[number].untyped_storage().data_ptr() in alive:
+                what = "an array and a tensor that live on after the step share memory"
+                self.refuse("coexecution-memory", what, "the graph's tensor has memory of its own.")
+
+    def keep(self, tensors: Iterable[tuple[int, torch.Tensor]]) -> None:
+        """Copy tensors from outside before the call changes them."""
+        assert self.copies is not None
+        self.copies.update((number, copied(tensor)) for number, tensor in tensors)
+
+    def go_on_from(
+        self, events: Iterable[Event], externals: Iterable[External], tensors: Iterable[torch.Tensor]
+    ) -> None:
+        """Take what a skeleton has matched for events that were recorded."""
+        self.events += events
+        for tensor in tensors:
+            self._new(tensor)
+        self.externals.update((one.number, one) for one in externals)
+
+
+class _Odd(Exception):
+    """The result of a call is nothing that a path can hold."""
+
+
+_RESULTS = (tuple, list, torch.Size, type(None))
+_ANSWERS = frozenset(
+    """grad_fn is_complex is_floating_point is_sparse is_grad_enabled has_names is_tensor get_default_dtype
+    are_deterministic_algorithms_enabled is_autocast_enabled is_same_size can_cast promote_types result_type
+    _has_compatible_shallow_copy_type is_autocast_cache_enabled is_inference is_storage broadcast_shapes""".split()
+)
+_WHY = {
+    "coexecution-call": "it is not known to depend on its arguments alone, or what it gives is not.",
+    "coexecution-callback": "its code would run within an operation, of which a skeleton makes none.",
+    "coexecution-memory": "the graph's tensors have memory of their own.",
+}
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy that lies as the tensor does."""
+    with torch.no_grad():
+        return tensor.detach().clone()
+
+
+def same_bits(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Whether both hold the same bits."""
+    if one is None or other is None:
+        return one is other
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    first, second = (t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for t in (one, other))
+    return torch.equal(first.view(torch.uint8), second.view(torch.uint8)) if first.numel() else True
+
+
+def here() -> Place:
+    """Return the line of the program that is being run."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        place = Place(frame.f_code.co_filename, frame.f_lineno, function=frame.f_code.co_name)
+        if not place.is_library and not place.file.startswith("<"):
+            return place
+        frame = frame.f_back
+    return NOWHERE

@@ -1,0 +1,267 @@
+"""Co-executes the calls of one function: records paths, tries their graphs, serves calls, and says what came of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchjanus.core.default_device import default_device
+from torchjanus.core.errors import Place, Refusal, Refused
+from torchjanus.core.trees import leaves_of
+from torchjanus.rewrite.hooks import current
+from torchjanus.runtime.coexecution.events import Kind, Trace
+from torchjanus.runtime.coexecution.graph import Served
+from torchjanus.runtime.coexecution.path import Path
+from torchjanus.runtime.coexecution.recorder import REMEDY, Recorder
+from torchjanus.runtime.coexecution.skeleton import CoexecutionMode, Run, restored, saved
+from torchjanus.runtime.coexecution.trial import differences
+from torchjanus.runtime.coexecution.unnoticed import Unnoticed
+from torchjanus.runtime.runs.records import EventLog
+from torchjanus.semantics.torch.torch_state import hindrance
+
+__all__ = ["Coexecution", "CoexecutionReport"]
+
+_PATHS = 16  # at most
+_RECORDED = 30  # calls that may be recorded beyond the number of served calls
+
+
+@dataclass(frozen=True, slots=True)
+class CoexecutionReport:
+    """What came of co-execution. ``matched``: the share of operators that graphs made; ``transitions``: calls that
+    diverged; ``points``: how often, by source line, Python waited for the graph or gave it a tensor."""
+
+    paths: int
+    served: int
+    recorded: int
+    transitions: int
+    matched: float
+    points: tuple[tuple[Place, str, int], ...]
+
+    def __str__(self) -> str:
+        share = f"{self.matched:.0%} of the operators by {self.paths} graphs"
+        return f"co-executed: {self.served} calls, {self.recorded} recorded, {self.transitions} diverged; {share}"
+
+
+@dataclass(slots=True)
+class _Counts:
+    served: int = 0
+    recorded: int = 0
+    transitions: int = 0
+    operators: int = 0
+    by_graph: int = 0
+    skeleton: float = 0.0
+    graph: float = 0.0
+    points: Counter[tuple[Place, str]] = field(default_factory=Counter)
+
+
+class Coexecution:
+    """Makes the calls of ``fn``."""
+
+    def __init__(self, fn: Callable[..., Any], event_log: EventLog) -> None:
+        self.fn = fn
+        self.event_log = event_log
+        self.counts = _Counts()
+        self._paths: dict[Any, Path] = {}
+        self._served: dict[Any, Served] = {}
+        self._hopeless: set[Any] = set()
+        self._last: dict[Any, Served] = {}
+        self._lock = threading.Lock()
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make one call: by a skeleton and a graph, recorded, or as it is."""
+        counts = self.event_log.counts
+        counts.calls += 1
+        semantics: Any = current()
+        if semantics is not None:
+            counts.imperative += 1
+            return semantics.call(None, self.fn, args, kwargs)
+        if not self._may() or not self._lock.acquire(blocking=False):
+            counts.imperative += 1
+            return self.fn(*args, **kwargs)
+        try:
+            with Unnoticed():
+                return self._call(args, kwargs)
+        finally:
+            self._lock.release()
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        arguments = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        begun = self._begun(arguments)
+        if begun is not None:
+            return self._serve(*begun, arguments, args, kwargs)
+        if self.counts.recorded >= _RECORDED + self.counts.served:
+            self.event_log.counts.imperative += 1
+            return self.fn(*args, **kwargs)
+        return self._record(arguments, args, kwargs)
+
+    def _may(self) -> bool:
+        """Whether torch's state allows co-execution."""
+        if what := hindrance():
+            self._refuse(f"the step runs under {what}")
+            return False
+        if torch._C._len_torch_dispatch_stack() or default_device() is not None:
+            self._refuse("the step runs under a dispatch mode or a default device")
+            return False
+        return not (torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled())
+
+    def _refuse(self, what: str) -> None:
+        why = "it sees or changes calls of torch, of which a skeleton makes none."
+        self.event_log.refuse(Refusal("coexecution-modes", f"no call is co-executed: {what}", why, REMEDY))
+
+    def _begun(self, arguments: list[torch.Tensor]) -> tuple[Served, list[Any]] | None:
+        """Return the path that a call with these arguments probably takes, with the tensors known at its beginning: the
+        one taken last, or another one that may begin so."""
+        last = self._last.get(_key(arguments))
+        for served in (last, *(one for one in self._served.values() if one is not last)):
+            values = None if served is None else served.begin()
+            if served is not None and values is not None and served.separate(values):
+                return served, values
+        return None
+
+    # -- served calls ---------------------------------------------------------------------------------------------
+
+    def _serve(
+        self, served: Served, values: list[Any], arguments: list[torch.Tensor], args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        others = [one for one in self._served.values() if one is not served]
+        run = Run(served, values, others, arguments)
+        values = []
+        try:
+            with CoexecutionMode(run.call):
+                result = self.fn(*args, **kwargs)
+        except BaseException:
+            run.fail()
+            self._count(run)
+            raise
+        trace = run.finish()
+        self._count(run)
+        if run.recorder is None:
+            self._last[_key(arguments)] = run.served
+        elif run.recorder.refusal is not None:
+            self.event_log.refuse(run.recorder.refusal)
+        elif trace is not None:
+            self._learn(trace, run.recorder, run.states, arguments)
+        return result
+
+    def _count(self, run: Run) -> None:
+        counts, log = self.counts, self.event_log
+        made = sum(event.kind is Kind.OPERATOR for event in run.served.events[: run.position])
+        if run.recorder is None:
+            counts.served += 1
+            log.counts.speculated += 1
+            counts.by_graph += made
+            counts.operators += made
+            for k, event in enumerate(run.served.events):
+                if k in run.served.plan.cuts:
+                    counts.points[event.place, f"fetch by {event.name}"] += 1
+            return
+        counts.transitions += 1
+        counts.recorded += 1
+        counts.operators += sum(event.kind is Kind.OPERATOR for event in run.recorder.events)
+        log.counts.watched += 1
+        log.counts.missed += 1
+        log.record("diverged", f"co-execution: {run.diverged_at}")
+        if run.fault is not None:
+            log.record("fault", f"co-execution: the graph raised {type(run.fault).__name__}: {run.fault}")
+            self._drop(run.served)
+
+    def _drop(self, served: Served) -> None:
+        for token in [token for token, one in self._served.items() if one is served]:
+            del self._served[token]
+            self._hopeless.add(token)
+        self._last = {key: one for key, one in self._last.items() if one is not served}
+
+    # -- recorded calls -------------------------------------------------------------------------------------------
+
+    def _record(self, arguments: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.counts.recorded += 1
+        self.event_log.counts.watched += 1
+        states = saved()
+        recorder = Recorder(arguments, copies=bool(self._paths))
+        recorder.observer.start()
+        try:
+            with CoexecutionMode(recorder.call):
+                result = self.fn(*args, **kwargs)
+        finally:
+            recorder.observer.stop()
+        self.counts.operators += sum(event.kind is Kind.OPERATOR for event in recorder.events)
+        trace = recorder.finish()
+        if trace is None:
+            assert recorder.refusal is not None
+            self.event_log.refuse(recorder.refusal)
+            self.event_log.counts.refused += 1
+        else:
+            self._learn(trace, recorder, states, arguments)
+        return result
+
+    def _learn(
+        self, trace: Trace, recorder: Recorder, states: list[torch.Tensor], arguments: list[torch.Tensor]
+    ) -> None:
+        """Merge the trace into its path, and make and try the path's graph."""
+        token = trace.token
+        if token in self._hopeless or (token not in self._paths and len(self._paths) >= _PATHS):
+            return
+        path = self._paths.get(token)
+        if path is None:
+            self._paths[token] = Path(trace)
+            return
+        varies = path.add(trace)
+        served = self._served.get(token)
+        if (served is None or varies) and recorder.copies is not None:
+            self._last = {key: one for key, one in self._last.items() if one is not served}
+            self._served.pop(token, None)
+            served = self._made(token, path)
+            if served is None:
+                return
+            after = saved()
+            try:
+                found = differences(served, trace, recorder, states, after)
+            finally:
+                restored(after)
+            if found:
+                what = f"the graph's results differ from eager's ({found[0]})"
+                self._give_up(token, Refusal("coexecution-differs", what, "something is not in torch's calls.", REMEDY))
+                return
+            self._served[token] = served
+        if served is not None:
+            self._last[_key(arguments)] = served
+
+    def _made(self, token: Any, path: Path) -> Served | None:
+        begun = time.perf_counter()
+        try:
+            served = Served(path)
+        except Refused as error:
+            self._give_up(token, error.refusal)
+            return None
+        except Exception as error:
+            what = f"no graph can be made of the path ({type(error).__name__}: {error})"
+            self._give_up(token, Refusal("trace-failed", what, "It cannot be traced.", REMEDY))
+            return None
+        self.event_log.counts.compiles += 1
+        seconds = time.perf_counter() - begun
+        self.event_log.record("compiled", f"co-execution: a path of {len(served.events)} calls, {seconds:.2f} s")
+        return served
+
+    def _give_up(self, token: Any, refusal: Refusal) -> None:
+        self._hopeless.add(token)
+        self.event_log.refuse(refusal)
+        self.event_log.counts.refused += 1
+
+    # -- what it tells --------------------------------------------------------------------------------------------
+
+    def report(self) -> CoexecutionReport:
+        """Return what came of it so far."""
+        counts = self.counts
+        points = tuple((place, what, number) for (place, what), number in sorted(counts.points.items(), key=str))
+        matched = counts.by_graph / counts.operators if counts.operators else 0.0
+        return CoexecutionReport(len(self._served), counts.served, counts.recorded, counts.transitions, matched, points)
+
+
+def _key(arguments: list[torch.Tensor]) -> Any:
+    return tuple(tuple(tensor.shape) for tensor in arguments)
