@@ -1,5 +1,7 @@
-"""Keeps torch from working otherwise because a call is co-executed: where its own Python asks whether calls of torch are
-overridden (the fast paths of attention and transformers do), the mode of co-execution does not count.
+"""Keeps torch from working otherwise because a call is co-executed.
+
+Where its own Python asks whether calls of torch are overridden (the fast paths of attention and transformers do), the
+mode of co-execution does not count.
 """
 
 from __future__ import annotations
