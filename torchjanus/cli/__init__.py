@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import platform
 import sys
@@ -14,6 +15,7 @@ import torchjanus
 from torchjanus import runtime
 from torchjanus.cli.debug import debug_command
 from torchjanus.cli.discovery import AFTER, Selection, compiled, watch_imports
+from torchjanus.cli.ranks import with_other_ranks
 from torchjanus.cli.reasons import listing, page
 from torchjanus.cli.script import NotRunnable, load, locate, run
 from torchjanus.cli.summary import (
@@ -29,6 +31,7 @@ from torchjanus.core.errors import Unsupported
 from torchjanus.core.reasons import reasons
 from torchjanus.core.versions import installed_torch
 from torchjanus.execute.compiled import server
+from torchjanus.host.collectives import communicated
 from torchjanus.report.explanation import explain
 
 __all__ = ["main"]
@@ -145,12 +148,15 @@ def run_command(options: argparse.Namespace, selection: Selection | None) -> int
         seconds=time.perf_counter() - begin,
         functions=tuple(summarize(step, explain) for step in runtime.speculated()),
         left=() if selection is None else tuple(selection.reasons()),
+        communicated=dataclasses.asdict(communicated),
     )
+    if (whole := with_other_ranks(summary)) is None:
+        return exit_code
     if not options.no_report:
-        print_report(summary, options.detail)
+        print_report(whole, options.detail)
     for given, write in ((options.json, write_json), (options.report, write_page), (options.trace, write_trace)):
         if given is not None:
-            write(summary, given)
+            write(whole, given)
     return exit_code
 
 

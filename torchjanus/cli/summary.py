@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -69,6 +69,8 @@ class Summary:
     seconds: float
     functions: tuple[FunctionSummary, ...]
     left: tuple[str, ...] = ()  # what looked like a step and is Python's, each with the reason
+    communicated: dict[str, Any] = field(default_factory=dict)  # by graphs: collectives, bytes, seconds in them
+    ranks: tuple[dict[str, Any] | None, ...] = ()  # of the other ranks, as data; None: it sent none
 
 
 def summarize(step: S, explain: Callable[[S], Explained]) -> FunctionSummary:
@@ -91,7 +93,31 @@ def print_report(summary: Summary, detail: bool) -> None:
         lines += ["left to Python:", *(f"  {line}" for line in summary.left)]
     for function in summary.functions:
         lines += ["", (function.explanation if detail else function.screen).rstrip()]
+    lines += _of_ranks(summary)
     print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _of_ranks(summary: Summary) -> list[str]:
+    """Return the lines that compare the ranks of a job, if there are several."""
+    if not summary.ranks:
+        return []
+    lines = ["", f"ranks: above is rank 0 of {len(summary.ranks) + 1}"]
+    for number, rank in enumerate((dataclasses.asdict(summary), *summary.ranks)):
+        if rank is None:
+            lines.append(f"  rank {number}  has sent no report")
+            continue
+        for function in rank["functions"]:
+            counts = function["statistics"]
+            fates = ", ".join(f"{counts[name]} {name}" for name in ("watched", "missed", "violated", "imperative"))
+            lines.append(
+                f"  rank {number}  {function['name']}: {counts['speculated']} of {counts['calls']} served, {fates}"
+            )
+        spent = rank["communicated"]
+        lines.append(
+            f"  rank {number}  {spent['collectives']} collectives by graphs, {spent['bytes'] / 1e6:.1f} MB, "
+            f"{spent['seconds']:.2f} s in them"
+        )
+    return lines
 
 
 def print_steps(taken: Sequence[str], left: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ it again takes that from the journal: other processes take part in a collective 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,16 @@ import torch
 from torchjanus.core.caches import Interned
 from torchjanus.trace.effects import Effects
 
-__all__ = ["COMMUNICATING", "Collective", "Started", "buffers_broadcast", "collective", "completed", "of_buckets"]
+__all__ = [
+    "COMMUNICATING",
+    "Collective",
+    "Started",
+    "buffers_broadcast",
+    "collective",
+    "communicated",
+    "completed",
+    "of_buckets",
+]
 
 # All collectives of a process keep their order, of whichever group they are.
 COMMUNICATING = Effects(reads=frozenset({"processes"}), writes=frozenset({"processes"}))
@@ -28,6 +38,19 @@ class Started:
 
     work: Any
     tensors: list[torch.Tensor]
+
+
+@dataclass(slots=True)
+class Communicated:
+    """What the graphs of this process have communicated: collectives, the bytes that they were given, and the seconds
+    that the process spent in them, mostly waiting for others."""
+
+    collectives: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+
+communicated = Communicated()
 
 
 class Collective:
@@ -52,7 +75,11 @@ class Collective:
             given[name] = taken[0] if count < 0 else taken
         lists = [list(given[name]) for name in self.objects]
         given.update(zip(self.objects, lists, strict=True))
+        communicated.collectives += 1
+        communicated.bytes += sum(each.numel() * each.element_size() for each in tensors)
+        begun = time.perf_counter()
         result = self.fn(**given)
+        communicated.seconds += time.perf_counter() - begun
         if self.starts:
             return Started(result, written)
         return self.gives(result, written, lists)
@@ -68,8 +95,10 @@ class Collective:
 
 def completed(started: Started) -> list[torch.Tensor]:
     """Wait for a collective, and return what it has written."""
+    begun = time.perf_counter()
     if started.work is not None:
         started.work.wait()
+    communicated.seconds += time.perf_counter() - begun
     return started.tensors
 
 
