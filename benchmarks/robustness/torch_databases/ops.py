@@ -52,6 +52,20 @@ def differentiated_in_place(call: Any) -> Any:
     return [part.detach() for part in flat], gradients
 
 
+def pulled(result: Any, given: tuple[Any, ...]) -> Any:
+    """The gradients of three backward passes that the caller makes: with tangents of random numbers, of ones that share
+    their memory, and that depend on the result."""
+    ((_, args, kwargs),) = given
+    inputs = [each for each in flat_of([args, list(kwargs.values())]) if each.requires_grad]
+    flat = [each for each in flat_of(result) if each.requires_grad]
+    tangents = (
+        [torch.randn_like(each, memory_format=torch.contiguous_format) for each in flat],
+        [torch.ones((), dtype=each.dtype).expand(each.shape) for each in flat],
+        [each.detach() * 2 for each in flat],
+    )
+    return [torch.autograd.grad(flat, inputs, some, retain_graph=True, allow_unused=True) for some in tangents]
+
+
 def flat_of(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
@@ -128,6 +142,7 @@ def _ways(op: Any) -> dict[str, Iterator[Case]]:
     ways = {f"{_text(first)} forward": _cases(op, first, "forward", None)}
     if graded:
         ways[f"{_text(first)} backward"] = _cases(op, first, "backward", None, grad=True)
+        ways[f"{_text(first)} result"] = _cases(op, first, "result", FEW, grad=True)
     for lying in LYING:
         kind = "backward" if graded else "forward"
         ways[f"{_text(first)} {kind}, {lying}"] = _cases(op, first, kind, FEW, grad=graded, lying=lying)
@@ -174,7 +189,9 @@ def _cases(
                 made = _made(op, kind, args, kwargs, lying)
         except Exception as error:
             made = _raising(f"{type(error).__name__} in eager")
-        if made is not None:
+        if made is not None and kind == "result":
+            yield Case(name_of(op), way, number, made, stateful=True, after=pulled)
+        elif made is not None:
             yield Case(name_of(op), way, number, made)
 
 
@@ -211,6 +228,8 @@ def _made(op: Any, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], lyi
             return None
         tangents = [torch.randn_like(flat[k], memory_format=torch.contiguous_format) for k in places]
         call = (function, args, kwargs, inputs, places, tangents)
+        if kind == "result":  # the caller asks for gradients
+            part, call = applied, (function, args, kwargs)
     return lambda: (part, (call,), None)
 
 

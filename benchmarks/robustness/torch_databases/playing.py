@@ -25,15 +25,20 @@ CALLS_WITH_STATE = 8  # the first ones differ from the others: there is no momen
 SEED = 20
 
 
+After = Callable[[Any, tuple[Any, ...]], Any]
+
+
 @dataclass(frozen=True)
 class Case:
-    """One program: ``make()`` gives the step, what it is called with, and its state. ``stateful``: calls differ."""
+    """One program: ``make()`` gives the step, what it is called with, and its state. ``stateful``: calls differ.
+    ``after``: what the caller makes of a result and what the step was given."""
 
     name: str  # of an entry of the database
     way: str  # what is done with it
     number: int  # of its samples
     make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...], Any]]
     stateful: bool = False
+    after: After | None = None
 
     def __str__(self) -> str:
         return f"{self.name}, {self.way}, sample {self.number}"
@@ -116,7 +121,7 @@ class Looking:
         return [*facts, tensor.is_conj(), tensor.is_neg(), tensor.detach().resolve_conj().resolve_neg().clone()]
 
 
-def _call(step: Callable[..., Any], given: tuple[Any, ...], state: Any) -> Any:
+def _call(step: Callable[..., Any], given: tuple[Any, ...], state: Any, after: After | None) -> Any:
     """What can be seen of one call."""
     torch.default_generator.manual_seed(SEED)
     looking = Looking()
@@ -124,6 +129,8 @@ def _call(step: Callable[..., Any], given: tuple[Any, ...], state: Any) -> Any:
     result: Any
     try:
         result = step(*given)
+        if after is not None:
+            result = [looking.at(result), after(result, given)]
     except Exception as error:
         result = (type(error).__name__, str(error))
     found = [looking.at(result), looking.at(given), torch.get_rng_state()]
@@ -223,7 +230,7 @@ def _unsuited(case: Case) -> str:
 
 def _eager(case: Case) -> list[Any]:
     step, given, state = case.make()
-    return [_call(step, copy_of(given), state) for _ in range(CALLS_WITH_STATE if case.stateful else 1)]
+    return [_call(step, copy_of(given), state, case.after) for _ in range(CALLS_WITH_STATE if case.stateful else 1)]
 
 
 def _together(cases: list[Case]) -> Iterator[Outcome]:
@@ -246,25 +253,27 @@ def _alone(case: Case) -> Outcome:
     level = log.level
     log.setLevel(logging.CRITICAL)  # what is refused is counted
     try:
-        found = _compared(case.make, case.stateful)
+        found = _compared(case.make, case.stateful, case.after)
     finally:
         log.setLevel(level)
     found.case = case
     return found
 
 
-def _compared(make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...], Any]], stateful: bool) -> Outcome:
+def _compared(
+    make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...], Any]], stateful: bool, after: After | None = None
+) -> Outcome:
     """Both ways."""
     nobody = Case("", "", 0, make)
     step, given, state = make()
-    expected = [_call(step, copy_of(given), state) for _ in range(CALLS_WITH_STATE if stateful else 1)]
+    expected = [_call(step, copy_of(given), state, after) for _ in range(CALLS_WITH_STATE if stateful else 1)]
     step, given, state = make()
     speculated = torchjanus.speculate(step, watch=WATCHED, executor="replay")
     found = ""
     with warnings.catch_warnings(action="ignore"):
         for number in range(CALLS_WITH_STATE if stateful else CALLS):
             served = speculated.statistics().speculated
-            seen = _call(speculated, copy_of(given), state)
+            seen = _call(speculated, copy_of(given), state, after)
             differs = difference(seen, expected[number if stateful else 0])
             if differs and not found:
                 graph = speculated.statistics().speculated > served

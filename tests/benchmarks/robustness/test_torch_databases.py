@@ -29,6 +29,18 @@ def test_operators_do_what_they_do_in_eager(name: str) -> None:
     _check("ops", name, list(ops.cases(name, 1, "float32")))
 
 
+# Formulas of gradients that look at values, operators that check them, rows by numbers, results without gradients.
+RESULTS = """masked_fill prod lu_solve nn.functional.embedding _segment_reduce.lengths norm linalg.qr
+nn.functional.group_norm gather max.reduction_no_dim nn.functional.ctc_loss std""".split()
+
+
+@pytest.mark.parametrize("name", _every(3, RESULTS))
+def test_gradients_that_a_caller_asks_for_are_eagers(name: str) -> None:
+    rows = [outcome.as_data() for outcome in outcomes(list(ops.cases(name, 2, "float32 result")))]
+    assert rows
+    assert counted("ops", rows, [name], whole=False)["unexplained"] == []
+
+
 @pytest.mark.parametrize("name", _every(3, ["nn.Conv2d", "nn.BatchNorm1d", "nn.TransformerEncoderLayer"]))
 def test_modules_do_what_they_do_in_eager(name: str) -> None:
     _check("modules", name, list(modules.cases(name, 1, "float32")))

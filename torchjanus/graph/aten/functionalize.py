@@ -36,7 +36,6 @@ def functionalise(
     _refuse_other_kernels(graph)
     _multiply_exactly(graph)
     _refuse_resizing(graph.graph)
-    _spread_exactly(graph.graph)
     write_out_of_place(graph.graph)
     views.make_exact(graph.graph)
     graph.graph.eliminate_dead_code(is_impure_node=clean_up.has_effect)
@@ -133,41 +132,6 @@ def _multiply_exactly(graph: torch.fx.GraphModule) -> None:
         if node.target is aten.mul_.Scalar:
             node.replace_all_uses_with(made[0])
         graph.graph.erase_node(node)
-
-
-def _spread_exactly(graph: torch.fx.Graph) -> None:
-    """Write the gradient of ``x.max()`` as masked_fill of contiguous zeros, as autograd does on the CPU. For fake
-    tensors it multiplies by a mask, which gives the other elements negative zeros, or NaN from an infinity."""
-    for node in list(graph.nodes):
-        found = _spread(node)
-        if found is not None and node.meta["val"].device.type == "cpu":
-            given, mask, share = found
-            rows: dict[str, Any] = {"memory_format": torch.contiguous_format}
-            with graph.inserting_before(node):
-                zeros = graph.call_function(aten.zeros_like.default, (given,), rows)
-                made = graph.call_function(aten.masked_fill.Tensor, (zeros, mask, share))
-            zeros.meta["val"] = aten.zeros_like.default(given.meta["val"], **rows)
-            made.meta["val"] = aten.masked_fill.Tensor(zeros.meta["val"], mask.meta["val"], share.meta["val"])
-            node.replace_all_uses_with(made)
-            graph.erase_node(node)
-
-
-def _spread(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, torch.fx.Node] | None:
-    """Match the node that ends autograd's formula for the gradient of an extremum: ``mask * (gradient / mask.sum())``.
-    Return the tensor, the mask and the share of each extremal element, or None."""
-    if node.target is not aten.mul.Tensor or not all(isinstance(arg, torch.fx.Node) for arg in node.args):
-        return None
-    mask, share = node.args
-    if mask.target is not aten.logical_or_.default or share.target is not aten.div.Tensor:  # type: ignore[union-attr]
-        return None
-    equal, count = mask.args[0], share.args[1]  # type: ignore[union-attr]
-    if equal.target is not aten.eq.Tensor or getattr(count, "target", None) is not aten.sum.default:  # type: ignore[union-attr]
-        return None
-    given, extremum = map(_undetached, equal.args)  # type: ignore[union-attr]
-    known = getattr(extremum, "target", None) in (aten.max.default, aten.min.default)
-    if not known or count.args[0] is not mask or _undetached(extremum.args[0]) is not given:  # type: ignore[union-attr]
-        return None
-    return equal.args[0], mask, share  # type: ignore[return-value, union-attr]
 
 
 def _undetached(value: Any) -> Any:

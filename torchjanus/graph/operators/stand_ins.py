@@ -15,6 +15,7 @@ import torch
 from torchjanus.graph.ir.program import Node, Slot
 from torchjanus.graph.operators import packed_rows
 from torchjanus.graph.operators.ctc import ctc_loss
+from torchjanus.graph.operators.gradient_formulas import masked_fill, masked_fill_, maximum, minimum, prod
 from torchjanus.graph.operators.linspace import linspace
 from torchjanus.graph.operators.recurrent import gru, is_packed, lstm, packed, rnn_relu, rnn_tanh
 from torchjanus.trace import functions
@@ -334,7 +335,7 @@ _SYMBOLIC: dict[Any, Callable[..., Any]] = {
 }
 _LAYERS = (_lstm, gru, rnn_tanh, rnn_relu, _lstm_layers, _gru_layers, _rnn_tanh_layers, _rnn_relu_layers)
 SUBSCRIPTS = frozenset({torch.Tensor.__getitem__, _getitem})
-_FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
+_FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType, types.MethodDescriptorType)
 _NATIVE = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 # Replacements for functions whose numbers the graph computes.
 OF_NUMBERS: dict[Any, Callable[..., Any]] = {
@@ -356,6 +357,15 @@ _ROUNDING: dict[Any, Callable[..., Any]] = {
 _STANDING_IN: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.one_hot: _one_hot,
     torch.nn.functional.ctc_loss: ctc_loss,
+    torch.masked_fill: masked_fill,
+    torch.Tensor.masked_fill: masked_fill,
+    torch.Tensor.masked_fill_: masked_fill_,
+    torch.max: maximum,
+    torch.Tensor.max: maximum,
+    torch.min: minimum,
+    torch.Tensor.min: minimum,
+    torch.prod: prod,
+    torch.Tensor.prod: prod,
     torch.lstm: _lstm_layers,
     torch.gru: _gru_layers,
     torch.rnn_tanh: _rnn_tanh_layers,

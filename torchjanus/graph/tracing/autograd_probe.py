@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from torchjanus.graph.ir.lowered import GradState
@@ -35,6 +36,8 @@ def _freed(tensor: torch.Tensor) -> bool:
         except RuntimeError as error:
             if "second time" in str(error):
                 return True
+            if isinstance(error, DynamicOutputShapeException | DataDependentOutputException):
+                return False  # it got as far as a formula that needs real data: nothing before it was freed
             if "modified by an inplace operation" not in str(error):  # raised later, to whoever asks for gradients
                 raise
     return False

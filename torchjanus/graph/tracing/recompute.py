@@ -32,18 +32,22 @@ def results_again(
     lowered: Lowered,
     saved: Sequence[torch.Tensor],
     wanted: Mapping[int, torch.Tensor],
+    others: Mapping[int, torch.Tensor],
     slots: Sequence[float | int],
     *,
     attached: bool,
 ) -> tuple[list[torch.Tensor], dict[int, torch.Tensor]]:
     """Return the results of ``Saves.results`` with eager's backward graph, and the tensors in it that stand for the
-    ``wanted`` inputs. ``attached``: these lead on to the inputs' own backward graphs."""
+    ``wanted`` inputs. ``others``: inputs without gradients whose values operations check; the rest is zeros.
+    ``attached``: wanted inputs lead on to their own backward graphs."""
     given: dict[int, torch.Tensor] = {}
     values: dict[int, torch.Tensor] = {}
     with torch.enable_grad():
         for index, entry in enumerate(lowered.program.inputs):
             tensor = wanted.get(index)
-            if tensor is None:
+            if index in others:
+                values[index] = others[index]
+            elif tensor is None:
                 values[index] = torch.zeros_like(entry.example).requires_grad_(entry.requires_grad)
             else:
                 values[index] = given[index] = tensor.view_as(tensor) if attached else tensor.detach().requires_grad_()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
@@ -19,6 +20,7 @@ from torchjanus.graph.ir.lowered import FromInput, GradState, NoGradient, Saves,
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.ir.tensor_versions import memory_of
 from torchjanus.graph.tracing.pull import nodes_of, pull
+from torchjanus.ops.aten import operator_of
 
 __all__ = ["SavedTensors", "drop_forward", "saves_of", "undifferentiable"]
 
@@ -78,9 +80,15 @@ class SavedTensors:
         _require_apart(results, inputs)
         with disable_proxy_modes_tracing():
             self._asked.clear()
-            _require_one_pass(results, [inputs[place] for place in wanted])
-            seeds = [torch.empty_like(result) for result in results]
-            uses = pull(results, seeds, [inputs[place] for place in wanted])
+            try:
+                _require_one_pass(results, [inputs[place] for place in wanted])
+                seeds = [torch.empty_like(result) for result in results]
+                uses = pull(results, seeds, [inputs[place] for place in wanted])
+            except (DynamicOutputShapeException, DataDependentOutputException) as error:
+                what = "its backward pass has operations whose results' sizes, or whose choice, depends on values"
+                raise undifferentiable(what, "they cannot be traced.") from error
+        if not uses:
+            raise undifferentiable("its backward pass gives no gradients", "autograd would not make a node for it.")
         saved = {}
         for number in sorted(self._asked):
             tensor, version = self._saved[number]
@@ -158,7 +166,10 @@ def drop_forward(graph: torch.fx.GraphModule, forward: Collection[str]) -> None:
     """Erase the nodes of the forward pass from the trace of a backward pass. Raises Refused where this uses them."""
     output = next(iter(reversed(graph.graph.nodes)))
     for node in reversed([*graph.graph.nodes]) if forward else ():
-        if node.name in forward and node.op != "placeholder" and node is not output:
+        known = operator_of(node.target)
+        if not node.users and known.view and not known.writes:  # the engine looks at sizes of what a Python node gave
+            graph.graph.erase_node(node)
+        elif node.name in forward and node.op != "placeholder" and node is not output:
             if any(user.name not in forward for user in node.users):
                 raise undifferentiable(
                     f"its backward pass needs the result of {node.target}, which autograd does not save",

@@ -32,7 +32,7 @@ from torchjanus.graph.ir.loop_matching import is_training
 from torchjanus.graph.ir.lowered import Leaf, NoGradient, Replaced, Result, Saves, Source, ViewOf
 from torchjanus.graph.ir.program import Formula, Input, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.ir.tensor_versions import GET_DATA, Changes, memory_of
-from torchjanus.graph.operators import data_sizes, stand_ins
+from torchjanus.graph.operators import data_sizes, gradient_formulas, stand_ins
 from torchjanus.graph.operators.dynamic_index import DynamicSubscripts
 from torchjanus.graph.operators.spectral import as_eager
 from torchjanus.graph.tracing.ambient import Ambient
@@ -137,7 +137,8 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
 def is_own(func: Any) -> bool:
     """Whether it is one of our operators that are traced separately, for sizes of two or more, such as a loop."""
     homes = {str(getattr(one, "__module__", "")) for one in (func, type(func))}
-    return any(home.startswith("torchjanus.") for home in homes - {stand_ins.__name__, data_sizes.__name__})
+    plain = {stand_ins.__name__, data_sizes.__name__, gradient_formulas.__name__}
+    return any(home.startswith("torchjanus.") for home in homes - plain)
 
 
 def made_at(

@@ -21,6 +21,7 @@ from torchjanus.graph.ir.lowered import Fresh, FromInput, Lowered, Source, ViewO
 from torchjanus.graph.lowering.differentiable import backward_of
 from torchjanus.graph.tracing.pull import pull
 from torchjanus.graph.tracing.recompute import results_again
+from torchjanus.ops.aten import operator_of
 from torchjanus.trace.blanks import blank
 
 __all__ = ["Differentiable"]
@@ -76,6 +77,10 @@ class Differentiable:
         self._saved = [self._keeper(source) for source in saves.saved]
         self._results = [_maker(lowered.outputs[place].source) for place in saves.results]
         self._apply = _node(self, saves.node)
+        # Inputs without gradients that are kept, for the case that autograd makes a backward pass.
+        checks = any(operator_of(node.target).may_raise for node in lowered.graph.graph.nodes)
+        plain = (k for k, entry in enumerate(lowered.program.inputs) if not entry.requires_grad)
+        self.kept = tuple(plain) if checks else ()
 
     def __call__(
         self, values: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], slots: Sequence[float | int]
@@ -167,6 +172,7 @@ class Differentiable:
         """Make the backward pass by autograd, on its own nodes, which take what was saved."""
         lowered, attached = self.lowered, torch.is_grad_enabled()
         wanted = {index: ctx.wanted[place] for place, index in enumerate(sorted({*self.saves.uses}))}
+        others = dict(zip(self.kept, ctx.kept, strict=True))
         if attached and any(
             tensor._version != version for tensor, version in zip(ctx.wanted, ctx.versions, strict=True)
         ):
@@ -174,7 +180,7 @@ class Differentiable:
                 "torchjanus: a backward pass with create_graph=True through a speculated function whose inputs have "
                 "changed in place since. Call the function by Python: its attribute `fn`."
             )
-        results, given = results_again(lowered, saved, wanted, ctx.slots, attached=attached)
+        results, given = results_again(lowered, saved, wanted, others, ctx.slots, attached=attached)
         there = [(result, tangent) for result, tangent in zip(results, tangents, strict=True) if tangent is not None]
         found = pull(
             [result for result, _ in there], [tangent for _, tangent in there], [*given.values()], create_graph=attached
@@ -217,6 +223,7 @@ def _node(differentiable: Differentiable, name: str) -> Any:
             ctx.set_materialize_grads(False)
             ctx.slots = call.slots
             ctx.wanted = [call.inputs[index] for index in indices]
+            ctx.kept = [call.inputs[index] for index in differentiable.kept]
             ctx.versions = [tensor._version for tensor in ctx.wanted]
             return call.results  # type: ignore[no-any-return]
 
