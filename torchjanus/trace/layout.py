@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from torchjanus.core.kinds import isinstance
 
-__all__ = ["Layout", "Lying", "extent", "layout_by", "layout_of", "lying_of", "number_of"]
+__all__ = ["Layout", "Lying", "extent", "layout_by", "layout_of", "lying_of", "number_of", "reinterpreted"]
 
 Layout = tuple[tuple[int, ...], ...]  # for each dimension those whose sizes its stride is the product of
 Lying = Layout | bool | None  # True: row by row; None: with gaps, or of no dimensions
@@ -32,6 +32,21 @@ def extent(tensor: torch.Tensor) -> tuple[Any, Any]:
         return start, start
     reach = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
     return start * tensor.element_size(), (start + reach + 1) * tensor.element_size()
+
+
+def reinterpreted(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the memory from a tensor's first element to its last as one row of numbers of another dtype. It is a view
+    of the tensor to autograd where that is between complex numbers and their parts."""
+    count = 1 + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    row = tensor.as_strided((count if tensor.numel() else 0,), (1,))
+    row = row.conj() if row.is_conj() else row
+    row = row._neg_view() if row.is_neg() else row
+    if tensor.is_complex() and dtype == tensor.dtype.to_real():
+        return torch.view_as_real(row).view(-1)
+    if dtype.is_complex and tensor.dtype == dtype.to_real():
+        return torch.view_as_complex(row[: count // 2 * 2].view(-1, 2))
+    each = max(dtype.itemsize // row.element_size(), 1)
+    return row[: count // each * each].view(dtype)
 
 
 def layout_of(tensor: torch.Tensor) -> Layout | None:

@@ -289,22 +289,86 @@ def view_under_inference_of_input():
     return watched(step)
 
 
-@program(refused="two results overlap")
+@program()
 def complex_parts():
     def step(x):
         y = torch.complex(x, x * 2)
         return y, torch.view_as_real(y), y.real, y.imag
 
-    return watched(step)
+    return watched(step, then=change_by_leaf)
 
 
-@program(refused="two results overlap")
+@program()
+def parts_of_a_complex_number_that_does_not_leave():
+    def step(x):
+        y = torch.complex(x, x * 2)
+        return torch.view_as_real(y), y.imag
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def complex_numbers_made_of_parts():
+    def step(x):
+        y = torch.stack((x, x * 2), -1)
+        return torch.view_as_complex(y), y, torch.view_as_complex(y)[1:].conj(), torch.view_as_complex(y[1:]).real
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def parts_of_conjugated_numbers():
+    def step(x):
+        y = torch.complex(x, x * 2).conj()
+        return y, y.imag, y.real, y[1:]
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def parts_of_complex_inputs():
+    z = torch.complex(torch.randn(4, 6), torch.randn(4, 6))
+
+    def step(x):
+        return torch.view_as_real(z), z[:2].imag, z.conj().real, x * 2
+
+    return watched(step, state=z)
+
+
+@program()
+def parts_under_no_grad():
+    def step(x):
+        with torch.no_grad():
+            y = torch.complex(x, x * 2)
+            return y, y.real, torch.view_as_real(y)[:2]
+
+    return watched(step, then=change_by_leaf)
+
+
+def fill_second(first, second, *rest):
+    """The caller changes the second; the others hold the same bytes."""
+    second.fill_(3)
+    return [one.clone() for one in (first, *rest)]
+
+
+@program()
 def dtype_views():
     def step(x):
         y = x * 2
-        return y, y.view(torch.int32)
+        return y, y.view(torch.int32), y.view(torch.uint8), y[1:].view(torch.float16)
 
-    return watched(step)
+    return watched(step, then=fill_second)
+
+
+@program(refused="two results overlap")
+def wider_numbers_in_the_memory_of_an_input():
+    """Another input may begin where such numbers cannot."""
+    x = torch.randn(4, 6)
+
+    def step(y):
+        return torch.view_as_complex(x.view(4, 3, 2)), y * 2
+
+    return watched(step, state=x)
 
 
 @program()

@@ -68,7 +68,7 @@ class Memory:
     def _saved(self, tensors: Sequence[torch.Tensor]) -> list[Source]:
         """Return the sources of saved tensors. Raises Refused."""
         shared, found = {*self._bases}, {}
-        for tensor in sorted(tensors, key=lambda one: -_count(one.numel())):
+        for tensor in sorted(tensors, key=_size):
             some = self._bases.setdefault(_storage(tensor), [])
             try:
                 source: Source | None = self._view(tensor, some)
@@ -93,7 +93,7 @@ class Memory:
                 known[id(tensor)] = FromInput(index)
                 bases.setdefault(_storage(lying), []).append((lying, FromInput(index)))
         # Larger results first: one that covers a storage is the base of the views on it.
-        larger = [sorted(some, key=lambda r: -_count(r.numel())) for some in (first, results)]
+        larger = [sorted(some, key=_size) for some in (first, results)]
         for tensor in (*larger[0], *larger[1]):
             if id(tensor) in known:
                 continue
@@ -112,12 +112,17 @@ class Memory:
             base_start, base_stop = extent(base)
             if stop <= base_start or base_stop <= start:
                 continue  # disjoint: that they share a storage is not observable
-            if not (base_start <= start and stop <= base_stop and tensor.dtype == base.dtype):
+            if not (
+                base_start <= start and stop <= base_stop and _is_rebuilt(tensor, base, source, start - base_start)
+            ):
                 what = "two results overlap in memory, and neither contains the other"
                 raise refused("results-overlap", what, "The graph cannot rebuild that aliasing.", "Return a clone.")
             offset = (start - base_start) // tensor.element_size()
-            bits = tensor.is_conj() != base.is_conj(), tensor.is_neg() != base.is_neg()
-            return ViewOf(source, tuple(tensor.size()), tuple(tensor.stride()), offset, *bits)
+            other = tensor.dtype != base.dtype
+            bits = (tensor.is_conj(), tensor.is_neg()), (base.is_conj(), base.is_neg())
+            differ = bits[0] if other else tuple(one is not below for one, below in zip(*bits, strict=True))
+            size, stride = tuple(tensor.size()), tuple(tensor.stride())
+            return ViewOf(source, size, stride, offset, *differ, dtype=tensor.dtype if other else None)
         return None
 
 
@@ -127,7 +132,7 @@ def base_of(tensor: torch.Tensor | None) -> torch.Tensor | None:
     if tensor is None or tensor.is_inference() or not tensor._is_view() or not _is_strided(tensor):
         return None
     base = tensor._base
-    return base if base is not None and _is_strided(base) and base.dtype == tensor.dtype else None
+    return base if base is not None and _is_strided(base) else None
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:
@@ -148,6 +153,20 @@ def counted_apart(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
+
+
+def _is_rebuilt(tensor: torch.Tensor, base: torch.Tensor, source: Fresh | FromInput, distance: Any) -> bool:
+    """Whether the host can make a tensor of the memory of a base ``distance`` bytes before it."""
+    if tensor.dtype == base.dtype or tensor.element_size() <= base.element_size():
+        return True
+    # An input may lie so in another call that wider numbers cannot begin where it begins.
+    return isinstance(source, Fresh) and isinstance(distance, int) and distance % tensor.element_size() == 0
+
+
+def _size(tensor: torch.Tensor) -> tuple[int, int, bool]:
+    """Return the order in which results are made: larger ones first, among those the ones of wider numbers."""
+    each = tensor.element_size()
+    return -_count(tensor.numel()) * each, -each, not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _count(numel: Any) -> int:

@@ -66,7 +66,8 @@ class FromInput:
 @dataclass(frozen=True, slots=True)
 class ViewOf:
     """A view, made after the commit: ``base.as_strided(size, stride, base.storage_offset() + offset)``. ``conjugated``,
-    ``negated``: whether this bit differs from that of the base (``x.conj()`` changes no memory)."""
+    ``negated``: whether this bit differs from that of the base (``x.conj()`` changes no memory). ``dtype``: if it is
+    another one, the base is ``reinterpreted(base, dtype)``, without these bits."""
 
     base: Fresh | FromInput
     size: tuple[int | Expr, ...]
@@ -74,6 +75,7 @@ class ViewOf:
     offset: int | Expr
     conjugated: bool = False
     negated: bool = False
+    dtype: torch.dtype | None = None
 
     @property
     def bits(self) -> str:

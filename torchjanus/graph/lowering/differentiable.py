@@ -115,7 +115,8 @@ def _values(lowered: Lowered, sources: Sequence[Source]) -> list[torch.Tensor]:
         taken = lowered.program.inputs[base.index].example if isinstance(base, FromInput) else None
         below = output.args[0][base.index].meta["val"] if taken is None else taken
         size, stride = (below.size(), below.stride()) if source is base else _geometry(source)
-        found.append(blank(torch.empty_strided(size, stride, dtype=below.dtype, device=below.device)))
+        dtype = source.dtype if isinstance(source, ViewOf) and source.dtype is not None else below.dtype
+        found.append(blank(torch.empty_strided(size, stride, dtype=dtype, device=below.device)))
     return found
 
 

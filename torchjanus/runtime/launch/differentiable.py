@@ -23,6 +23,7 @@ from torchjanus.graph.tracing.pull import pull
 from torchjanus.graph.tracing.recompute import results_again
 from torchjanus.ops.aten import operator_of
 from torchjanus.trace.blanks import blank
+from torchjanus.trace.layout import reinterpreted
 
 __all__ = ["Differentiable"]
 
@@ -250,6 +251,7 @@ def _maker(source: Source) -> Callable[[Any, Any], torch.Tensor]:
 
     def make(values: Any, inputs: Any) -> torch.Tensor:
         base = below(values, inputs).detach()
+        base = base if view.dtype is None else reinterpreted(base, view.dtype)
         made = base.as_strided(size, stride, base.storage_offset() + offset)
         made = made.conj() if view.conjugated else made
         return made._neg_view() if view.negated else made

@@ -16,6 +16,7 @@ from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.lowered import Fresh, FromInput, GradState, Lowered, NoGradient, Result, ViewOf
 from torchjanus.host.source import Source
 from torchjanus.runtime.launch.differentiable import Differentiable
+from torchjanus.trace.layout import reinterpreted
 from torchjanus.trace.values import Fetch
 
 __all__ = ["Results"]
@@ -54,10 +55,12 @@ def _view(
     differentiable: bool,
     conjugated: bool,
     negated: bool,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
     """Return a view of ``base`` as autograd in eager would have made it."""
     with torch.set_grad_enabled(differentiable):
-        made = base.as_strided(size, stride, offset)
+        below = base if dtype == base.dtype else reinterpreted(base, dtype)
+        made = below.as_strided(size, stride, offset)
         made = made.conj() if conjugated else made
         made = made._neg_view() if negated else made
     if not differentiable:
@@ -107,6 +110,7 @@ class Results:
                     if isinstance(base, FromInput):
                         # The commit runs in the caller's grad mode: a view of a parameter would have a backward graph.
                         below = f"{below}.detach()"
+                    below = self._as_dtype(below, made)
                     shape, step = (f"({''.join(f'{source.number(part)}, ' for part in p)})" for p in (size, stride))
                     at = source.number(offset)
                     source.line(
@@ -144,17 +148,25 @@ class Results:
         if not isinstance(source, ViewOf) or result.inference:
             self.source.line(f"{name} = {self._dress(self.raw(result), result.state)}")
             return name
-        below = self.raw(Result(source.base))
+        below = self._as_dtype(self.raw(Result(source.base)), source)
         shape, step = (f"({''.join(f'{self.source.number(n)}, ' for n in p)})" for p in (source.size, source.stride))
         place = f"{shape}, {step}, {below}.storage_offset() + {self.source.number(source.offset)}"
         if result.base is not None:
             view, base = self.source.constant(_view), self.dressed(result.base)
             differentiable = result.state is GradState.FREED  # what is made without gradients is a leaf
-            bits = f"{source.conjugated}, {source.negated}"
+            bits = f"{source.conjugated}, {source.negated}, {below}.dtype"
             self.source.line(f"{name} = {view}({base}, {place}, {result.creation!r}, {differentiable}, {bits})")
         else:
             part = f"{below}.as_strided({place}){source.bits}.{'data' if result.apart else 'detach()'}"
             self.source.line(f"{name} = {self._dress(part, result.state)}")
+        return name
+
+    def _as_dtype(self, below: str, view: ViewOf) -> str:
+        """Return the name of a base with the dtype of its view."""
+        if view.dtype is None:
+            return below
+        name = self.source.fresh("r")
+        self.source.line(f"{name} = {self.source.constant(reinterpreted)}({below}, {self.source.constant(view.dtype)})")
         return name
 
     def _dress(self, raw: str, state: GradState) -> str:
