@@ -20,7 +20,7 @@ from torchjanus.host.collectives import COMMUNICATING, Started, collective, comp
 from torchjanus.host.journal import method
 from torchjanus.ops.collectives import Facts
 from torchjanus.semantics.external.extern_calls import ExternCalls
-from torchjanus.semantics.native.containers import HeapAccess
+from torchjanus.semantics.native.containers import WatchHooks
 from torchjanus.semantics.torch.framework import FrameworkRecorder
 from torchjanus.trace.values import plain
 
@@ -41,8 +41,8 @@ class _Handle:
 class Collectives:
     """The collectives of one run."""
 
-    def __init__(self, framework: FrameworkRecorder, externs: ExternCalls, heap: HeapAccess) -> None:
-        self.framework, self.externs, self.heap = framework, externs, heap
+    def __init__(self, framework: FrameworkRecorder, externs: ExternCalls, watch: WatchHooks) -> None:
+        self.framework, self.externs, self.watch = framework, externs, watch
         self.recording = framework.recording
         self._handles: dict[int, _Handle] = {}  # by id of the program's handle, of those not waited for
 
@@ -79,7 +79,7 @@ class Collectives:
             if values is None:
                 continue
             single = isinstance(values, torch.Tensor)
-            several = [values] if single else list(self.heap.iterate(None, values))
+            several = [values] if single else list(self.watch.iterate(None, values))
             layout.append((name, -1 if single else len(several), name in facts.written))
             tensors += several
             written += several if name in facts.written else []
@@ -98,7 +98,7 @@ class Collectives:
         values = [self._value(tensor) for tensor in tensors]
         # Nothing is read of the result then, so the call may be made when the graph has run.
         self.externs.dropped = not (written or starts or facts.objects or facts.returns)
-        lists = {name: [*self.heap.iterate(None, given[name])] for name in facts.objects}
+        lists = {name: [*self.watch.iterate(None, given[name])] for name in facts.objects}
         result = self.externs.make(func, tuple(values), {**given, **lists}, COMMUNICATING, really=really)
         if starts:
             work = result.work
@@ -110,14 +110,14 @@ class Collectives:
         if facts.objects:
             for name in facts.objects:
                 for index in range(len(given[name])):
-                    self.heap.store_item(None, given[name], index, self.heap.load_item(None, result, index))
+                    self.watch.store_item(None, given[name], index, self.watch.load_item(None, result, index))
             return None
         if len(written) == 1 and not facts.returns:
             self.write(written[0], result, bool(made))
             return None
         for index, tensor in enumerate(written, int(facts.returns)):
-            self.write(tensor, self.heap.load_item(None, result, index), bool(made))
-        return self.heap.load_item(None, result, 0) if facts.returns else None
+            self.write(tensor, self.watch.load_item(None, result, index), bool(made))
+        return self.watch.load_item(None, result, 0) if facts.returns else None
 
     def made(
         self, func: Any, written: list[torch.Tensor], rest: dict[str, Any], really: Callable[..., Any], real: list[Any]
@@ -126,7 +126,7 @@ class Collectives:
         values = [self._value(tensor) for tensor in written]
         result = self.externs.make(func, tuple(values), rest, COMMUNICATING, really=really)
         for index, tensor in enumerate(written):
-            value = result if len(written) == 1 else self.heap.load_item(None, result, index)
+            value = result if len(written) == 1 else self.watch.load_item(None, result, index)
             self.write(tensor, value, bool(real))
 
     # -- handles ----------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Collectives:
 
         result = self.externs.make(completed, (started,), {}, COMMUNICATING, really=really)
         for index, tensor in enumerate(handle.written):
-            self.write(tensor, self.heap.load_item(None, result, index), handle.real)
+            self.write(tensor, self.watch.load_item(None, result, index), handle.real)
         return True
 
     def ask_store(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

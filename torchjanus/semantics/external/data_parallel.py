@@ -57,7 +57,7 @@ class DataParallel:
 
     def __init__(self, collectives: Collectives, journal: Journal) -> None:
         self.collectives, self.journal = collectives, journal
-        self.framework, self.heap = collectives.framework, collectives.heap
+        self.framework, self.watch = collectives.framework, collectives.watch
         self.recording = collectives.recording
         self._models: dict[int, _Model] = {}
         self._reduced: list[tuple[_Model, torch.Tensor]] = []  # in this backward pass: bucket, and what it held then
@@ -68,10 +68,10 @@ class DataParallel:
     def hindrance(self, ddp: Any) -> str:
         """Return why a graph cannot hold this model's reductions, or "". What is asked becomes an assumption."""
         for name, value, why in _OPTIONS:
-            if plain(self.heap.load_attr(None, ddp, name)) is not value:
+            if plain(self.watch.load_attr(None, ddp, name)) is not value:
                 return f"{why}."
         for name, why in _EMPTY:
-            if self.heap.branch(None, self.heap.truth(None, self.heap.load_attr(None, ddp, name))):
+            if self.watch.branch(None, self.watch.truth(None, self.watch.load_attr(None, ddp, name))):
                 return f"{why}."
         if hasattr(ddp, "buffer_hook"):
             return "it has a hook for its buffers."
@@ -81,7 +81,7 @@ class DataParallel:
             return "it has parameters that are not contiguous."
         if not ddp._has_rebuilt_buckets and not self._rebuild(ddp):
             return "it sorts its buckets by its first backward pass; graphs are made of later calls."
-        if not self.heap.branch(None, self.heap.truth(None, self.heap.load_attr(None, ddp, "_has_rebuilt_buckets"))):
+        if not self.watch.branch(None, self.watch.truth(None, self.watch.load_attr(None, ddp, "_has_rebuilt_buckets"))):
             return "its buckets are not sorted yet."
         return ""
 
@@ -94,15 +94,15 @@ class DataParallel:
 
     def forward(self, ddp: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do what ``DistributedDataParallel.forward`` does."""
-        heap = self.heap
+        watch = self.watch
         syncs = torch.is_grad_enabled() and bool(self._flag(ddp, "require_backward_grad_sync"))
         if syncs:
             ddp.logger.set_runtime_stats_and_log()
             ddp.reducer.prepare_for_forward()
         self._sync_buffers(ddp)
-        output = heap.call(None, heap.load_attr(None, ddp, "module"), args, kwargs)
+        output = watch.call(None, watch.load_attr(None, ddp, "module"), args, kwargs)
         if bool(self._flag(ddp, "require_forward_param_sync")) is not syncs:
-            heap.store_attr(None, ddp, "require_forward_param_sync", syncs)
+            watch.store_attr(None, ddp, "require_forward_param_sync", syncs)
         model = self._models.get(id(ddp))
         if model is None:
             buckets = sorted(ddp.reducer._get_zeros_like_grad_buckets(), key=lambda bucket: bucket.index())
@@ -113,17 +113,17 @@ class DataParallel:
         return output
 
     def _flag(self, ddp: Any, name: str) -> Any:
-        return self.recording.pin(self.heap.load_attr(None, ddp, name), "decides whether processes communicate")
+        return self.recording.pin(self.watch.load_attr(None, ddp, name), "decides whether processes communicate")
 
     def _sync_buffers(self, ddp: Any) -> None:
-        heap = self.heap
+        watch = self.watch
         if not ddp.modules_buffers or not self._flag(ddp, "forward_sync_buffers"):
             return
         if not self._flag(ddp, "require_forward_param_sync"):
             return
-        buffers = list(heap.iterate(None, heap.load_attr(None, ddp, "modules_buffers")))
+        buffers = list(watch.iterate(None, watch.load_attr(None, ddp, "modules_buffers")))
         func = collective(buffers_broadcast, (("tensors", len(buffers), True),), False, ())
-        group = heap.load_attr(None, ddp, "process_group")
+        group = watch.load_attr(None, ddp, "process_group")
         size = self._flag(ddp, "broadcast_bucket_size")
         real: list[torch.Tensor] = []
 
@@ -197,7 +197,7 @@ class DataParallel:
                 return
             parts = [call(torch.Tensor.reshape, (call(torch.mul, (grad, share), {}), (-1,)), {}) for grad in grads]
             flat = call(torch.cat, (parts,), {})
-        group = self.heap.load_attr(None, model.ddp, "process_group")
+        group = self.watch.load_attr(None, model.ddp, "process_group")
         func = of_buckets()
         total = self.collectives.externs.make(
             func, (flat,), {"group": group}, COMMUNICATING, really=lambda *_, **__: result

@@ -40,7 +40,7 @@ from torchjanus.semantics.known.foreign import (
 from torchjanus.semantics.known.host_memory import bounds_of
 from torchjanus.semantics.known.live_views import dictionary_behind, is_view
 from torchjanus.semantics.native.comparisons import has_python_method
-from torchjanus.semantics.native.containers import HeapAccess
+from torchjanus.semantics.native.containers import WatchHooks
 from torchjanus.semantics.native.methods import NativeMethods
 from torchjanus.semantics.native.texts import CONVERSIONS
 from torchjanus.semantics.record.recording import Recording
@@ -81,10 +81,10 @@ def _drawn_from(fn: Any, args: tuple[Any, ...]) -> Any:
 class ForeignCalls(NativeMethods):
     """Extern calls for the native calls of one watched run."""
 
-    def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess, journal: Journal) -> None:
-        super().__init__(recording, framework, heap)
+    def __init__(self, recording: Recording, framework: FrameworkRecorder, watch: WatchHooks, journal: Journal) -> None:
+        super().__init__(recording, framework, watch)
         self.externs = ExternCalls(recording, framework, journal)
-        self.collectives = Collectives(framework, self.externs, heap)
+        self.collectives = Collectives(framework, self.externs, watch)
         self.data_parallel = DataParallel(self.collectives, journal)
         framework.reductions = self.data_parallel
         framework.share_memory = self._share_memory
@@ -97,7 +97,7 @@ class ForeignCalls(NativeMethods):
             return framework.recorded_as(make, fn, args)
 
         def holds(op: str, one: Any, other: Any) -> None:
-            heap.branch(None, heap.compare(None, op, one, other))
+            watch.branch(None, watch.compare(None, op, one, other))
 
         framework.picks = DynamicIndexWatch(recording, call, really)
         framework.selections = Selections(
@@ -184,7 +184,7 @@ class ForeignCalls(NativeMethods):
         """Call ``print``. Texts that Python code makes, and files whose ``write`` is Python code, are watched."""
         file = kwargs.get("file")
         if file is None and writes_by_python(sys.stdout):
-            file = self.heap.attr(None, sys, "stdout")
+            file = self.watch.attr(None, sys, "stdout")
         own = (file is not None and self.recording.owner(file) is not None) or type(file).__module__ != "builtins"
         ends = [kwargs.get(name) for name in ("sep", "end")]
         known = kwargs.keys() <= {"sep", "end", "file", "flush"} and all(e is None or isinstance(e, str) for e in ends)
@@ -202,10 +202,10 @@ class ForeignCalls(NativeMethods):
         sep, end = (default if e is None else e for e, default in zip(ends, (" ", "\n"), strict=True))
         for index, value in enumerate(args):
             for text in (sep, value) if index else (value,):
-                self.heap.call(None, self.heap.attr(None, file, "write"), (self.heap.text(None, text, "s"),), {})
-        self.heap.call(None, self.heap.attr(None, file, "write"), (end,), {})
-        if self.heap.branch(None, kwargs.get("flush", False)):
-            self.heap.call(None, self.heap.attr(None, file, "flush"), (), {})
+                self.watch.call(None, self.watch.attr(None, file, "write"), (self.watch.text(None, text, "s"),), {})
+        self.watch.call(None, self.watch.attr(None, file, "write"), (end,), {})
+        if self.watch.branch(None, kwargs.get("flush", False)):
+            self.watch.call(None, self.watch.attr(None, file, "flush"), (), {})
         return None
 
     def _as_printed(self, value: Any) -> Any:
@@ -214,7 +214,7 @@ class ForeignCalls(NativeMethods):
             return value
         cls: Any = type(value)
         method = "__str__" if cls.__str__ is not object.__str__ else "__repr__"
-        return self.heap.text(None, value, "s") if has_python_method(cls, method) else value
+        return self.watch.text(None, value, "s") if has_python_method(cls, method) else value
 
     # -- extern calls ---------------------------------------------------------------------------------------------
 
@@ -246,8 +246,8 @@ class ForeignCalls(NativeMethods):
         generator, rest = (fn.__self__, args[1:]) if isinstance(fn, types.MethodType) else (args[0], args[2:])
         places = self.extern(draw_places, (generator, fn.__name__, shadow.length(), *rest), kwargs, effects)
         if fn.__name__ == "choice":
-            return self.heap.load_item(None, shadow.container, places)
-        return [self.heap.load_item(None, shadow.container, place) for place in self.iterable(places)]
+            return self.watch.load_item(None, shadow.container, places)
+        return [self.watch.load_item(None, shadow.container, place) for place in self.iterable(places)]
 
     def _claim(self, value: Any) -> None:
         """Make a foreign object without an access path a constant. It is from before the call."""
@@ -311,7 +311,7 @@ class ForeignCalls(NativeMethods):
             if default:
                 return default[0]
             raise StopIteration
-        return self.heap.load_item(None, taken, 0)
+        return self.watch.load_item(None, taken, 0)
 
     def _holds_one(self, taken: tuple[Any, ...]) -> bool:
         length = self._length(taken)

@@ -216,7 +216,7 @@ class NativeCalls(ForeignCalls):
             return self.out(fn, *args, **kwargs)
         if fn is abc.ABCMeta.register:
             if len(args) == 2 and not kwargs and self._is_of_kind_already(*args):
-                self.heap.note_subclass_check(args[1], args[0])
+                self.watch.note_subclass_check(args[1], args[0])
                 return args[1]
             self.recording.refuse(
                 "class-registered",
@@ -237,7 +237,7 @@ class NativeCalls(ForeignCalls):
         if is_one_of(fn, IDENTITIES) and (asked := identity_of(self.recording, fn, args)) is not NotImplemented:
             return asked
         if is_one_of(fn, IDENTICAL) and len(args) == 2:
-            return self.heap.compare(None, IDENTICAL[fn], *args)
+            return self.watch.compare(None, IDENTICAL[fn], *args)
         if is_one_of(fn, LOOKING) or getattr(fn, "__name__", "") in _CLASS_QUESTIONS:
             return self.out(fn, *args, **kwargs)
         if is_one_of(fn, _MODE_QUESTIONS):
@@ -256,7 +256,7 @@ class NativeCalls(ForeignCalls):
         if isinstance(fn, operator.methodcaller) and len(args) == 1 and not kwargs:
             return self.by_name(fn, args[0])
         if fn is vars and len(args) == 1:
-            return self.heap.load_attr(None, args[0], "__dict__")
+            return self.watch.load_attr(None, args[0], "__dict__")
         if fn is memoryview:
             return self.extern(fn, args, kwargs, ARRAYS)
         if is_one_of(fn, CONSUMING) or (
@@ -272,7 +272,7 @@ class NativeCalls(ForeignCalls):
             given = self.made_of(fn, args)
             return self.out(fn, *(map(self.consumed, given) if issubclass(fn, CONTAINERS) else given), **kwargs)
         if is_one_of(fn, _DATACLASSES):
-            return self.heap.enter(None, fn, args, kwargs)
+            return self.watch.enter(None, fn, args, kwargs)
         if is_one_of(fn, (setattr, delattr)) and _is_frozen(*args[:2]):
             return fn(*args)  # raises
         if getattr(fn, "__module__", "") == "torch._C._functorch":
@@ -290,7 +290,7 @@ class NativeCalls(ForeignCalls):
             )
         if is_one_of(fn, RETURNING_DEFAULTS) and args:
             for function in functions_of(args[0]):
-                self.heap.claim_defaults(function)
+                self.watch.claim_defaults(function)
         if self._only_queries(fn, args, kwargs):
             self._pin_all(args, kwargs)
             return self.out(fn, *map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
@@ -435,7 +435,7 @@ class NativeCalls(ForeignCalls):
         """Return an iterable of tensors (``model.parameters()``, ``weights.values()``) as a list or tuple."""
         if isinstance(value, torch.Tensor | list | tuple) or not isinstance(value, Iterable):
             return value
-        return tuple(self.heap.iterate(None, value))
+        return tuple(self.watch.iterate(None, value))
 
     def _autograd(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = self.opened(args, kwargs)

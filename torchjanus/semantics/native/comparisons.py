@@ -22,7 +22,7 @@ from torchjanus.rewrite.hooks.lookup import MISSING, mro_of, namespace_of, on_ty
 from torchjanus.semantics.known.foreign import is_foreign_object
 from torchjanus.semantics.known.live_views import ITEMS, KEYS
 from torchjanus.semantics.known.trusted import is_trusted_class
-from torchjanus.semantics.native.containers import CONTAINERS, HeapAccess, NativeContainers
+from torchjanus.semantics.native.containers import CONTAINERS, NativeContainers, WatchHooks
 from torchjanus.semantics.native.identities import watch_lookup
 from torchjanus.semantics.native.key_code import KeyCode, kinds_of, parts_of_key, samples_of
 from torchjanus.semantics.protocols.operators import COMPARE as METHODS
@@ -41,8 +41,8 @@ _NATIVE_IDS = frozenset(map(id, _NATIVE))  # a metaclass may have no hash
 class Comparisons(NativeContainers):
     """Makes comparisons in the place of native code, each of them watched."""
 
-    def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess) -> None:
-        super().__init__(recording, framework, heap)
+    def __init__(self, recording: Recording, framework: FrameworkRecorder, watch: WatchHooks) -> None:
+        super().__init__(recording, framework, watch)
         self._kinds: dict[int, tuple[Any, int, dict[int, type]]] = {}
         self._key_code = KeyCode()
         self._put: dict[int, list[Any]] = {}  # keys that Python code hashes or compares, by hash
@@ -52,7 +52,9 @@ class Comparisons(NativeContainers):
         if type(a) is type(b) and (names := generated_fields(type(a), "__eq__" if op == "!=" else METHODS[op])):
             return self.in_order_of(op, self.fields(a, names), self.fields(b, names))
         if isinstance(a, types.SimpleNamespace) and isinstance(b, types.SimpleNamespace) and op in ("==", "!="):
-            return self.heap.compare(None, op, self.heap.attr(None, a, "__dict__"), self.heap.attr(None, b, "__dict__"))
+            return self.watch.compare(
+                None, op, self.watch.attr(None, a, "__dict__"), self.watch.attr(None, b, "__dict__")
+            )
         if op not in ("==", "!=") and self._are_ordered_by_parts(op, a, b):
             return self.in_order_of(op, a, b)
         for one in (a, b):
@@ -65,7 +67,7 @@ class Comparisons(NativeContainers):
         for kind in _SEQUENCES:
             if isinstance(a, kind) and isinstance(b, kind):
                 answer = self.in_order_of(op, a, b)
-                return self.heap.branch(None, answer) if kind is collections.deque else answer
+                return self.watch.branch(None, answer) if kind is collections.deque else answer
         if isinstance(a, dict) and isinstance(b, dict) and op in ("==", "!="):
             left, right = self.consumed(a), self.consumed(b)
             self.runs_unwatched_methods(left, right)
@@ -81,7 +83,7 @@ class Comparisons(NativeContainers):
         return ABSENT
 
     def fields(self, value: Any, names: Iterable[str]) -> list[Any]:
-        return [self.heap.attr(None, value, name) for name in names]
+        return [self.watch.attr(None, value, name) for name in names]
 
     def in_order_of(self, op: str, a: Any, b: Any) -> Any:
         """Return ``a op b`` of two sequences: of the first elements that differ, maybe a tensor, else of the
@@ -94,7 +96,7 @@ class Comparisons(NativeContainers):
                 # The comparisons may have made the lists shorter.
                 if number > min(_length(a), _length(b)):
                     break
-                return op == "!=" if op in ("==", "!=") else self.heap.compare(None, op, one, other)
+                return op == "!=" if op in ("==", "!=") else self.watch.compare(None, op, one, other)
             if number >= min(_length(a), _length(b)):
                 break
         return bool(COMPARE[op](_length(a), _length(b)))
@@ -102,8 +104,8 @@ class Comparisons(NativeContainers):
     def ordered(self, op: str, a: Any, b: Any) -> bool:
         """Return ``a < b`` or ``a > b`` as a sort does: tuples and lists element by element."""
         if self._are_ordered_by_parts(op, a, b):
-            return self.heap.branch(None, self.in_order_of(op, a, b))
-        return self.heap.branch(None, self.heap.compare(None, op, a, b))
+            return self.watch.branch(None, self.in_order_of(op, a, b))
+        return self.watch.branch(None, self.watch.compare(None, op, a, b))
 
     def _are_ordered_by_parts(self, op: str, a: Any, b: Any) -> bool:
         """Whether both are tuples, or both are lists, whose classes inherit the native comparison."""
@@ -142,9 +144,9 @@ class Comparisons(NativeContainers):
         if names is not None:
             for part in self.fields(value, names):
                 self.key(part)
-        elif self.heap.enterable(method):
-            self.heap.note_lookup(type(value), "__hash__")
-            self.recording.pin(self.heap.call(None, method, (value,), {}), "the hash of a key")
+        elif self.watch.enterable(method):
+            self.watch.note_lookup(type(value), "__hash__")
+            self.recording.pin(self.watch.call(None, method, (value,), {}), "the hash of a key")
         else:
             self._refuse_python_method(value, "__hash__")
 

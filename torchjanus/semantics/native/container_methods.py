@@ -85,7 +85,7 @@ class ContainerMethods(NativeValues):
     def _mapping_method(
         self, owner: Any, shadow: Any, name: str, args: _Args, kwargs: dict[str, Any]
     ) -> tuple[bool, Any]:
-        heap: Any = self.heap
+        watch: Any = self.watch
         if name in KEYED and args:
             args = (self.place(args[0]), *args[1:])
             self.watch_lookup(owner, args[0])
@@ -107,11 +107,11 @@ class ContainerMethods(NativeValues):
             case "__contains__", (key,):
                 return True, shadow.has(key)
             case "__getitem__", (key,):
-                return True, self.heap.load_item(None, owner, key)
+                return True, self.watch.load_item(None, owner, key)
             case "__setitem__", (key, value):
                 return True, shadow.store(key, value)
             case "__delitem__", (key,):
-                return True, heap.drop_item(None, owner, key)
+                return True, watch.drop_item(None, owner, key)
         if name in _MAPPING_READERS:
             copy = self.consumed(owner) if shadow.native is dict else shadow.native(shadow.items())
             if name == "copy":
@@ -140,14 +140,14 @@ class ContainerMethods(NativeValues):
     def _popitem(self, owner: Any, shadow: MappingShadow, last: Any = True) -> Any:
         if not shadow.filled():
             return shadow.native.popitem(owner)  # KeyError
-        key = shadow.end(self.heap.truth(None, last))
+        key = shadow.end(self.watch.truth(None, last))
         self._claim_keys((key,))
         value = shadow.read(key)
         shadow.remove(key)
         return key, value
 
     def _move_to_end(self, owner: Any, shadow: MappingShadow, key: Any, last: Any = True) -> None:
-        shadow.move_to_end(self.key(key), self.heap.truth(None, last))
+        shadow.move_to_end(self.key(key), self.watch.truth(None, last))
 
     def _update(self, owner: Any, shadow: MappingShadow, /, *sources: Any, **named: Any) -> Any:
         if len(sources) > 1:
@@ -156,15 +156,15 @@ class ContainerMethods(NativeValues):
             if isinstance(source, dict):
                 pairs: Any = list(dict.items(self.consumed(source)))
             elif hasattr(source, "keys"):
-                keys = self.heap.call(None, self.heap.attr(None, source, "keys"), (), {})
-                pairs = [(key, self.heap.item(None, source, key)) for key in self.heap.iterate(None, keys)]
+                keys = self.watch.call(None, self.watch.attr(None, source, "keys"), (), {})
+                pairs = [(key, self.watch.item(None, source, key)) for key in self.watch.iterate(None, keys)]
             else:
-                pairs = [tuple(self.iterable(pair)) for pair in self.heap.iterate(None, source)]
+                pairs = [tuple(self.iterable(pair)) for pair in self.watch.iterate(None, source)]
             for key, value in pairs:
                 if shadow.native is dict:
                     shadow.store(self.place(key), value)
                 else:  # an OrderedDict calls its class's __setitem__
-                    self.heap.set_item(None, owner, key, value)
+                    self.watch.set_item(None, owner, key, value)
         return None
 
     def _union(self, owner: Any, shadow: MappingShadow, other: Any) -> Any:
@@ -183,9 +183,9 @@ class ContainerMethods(NativeValues):
 
     def count_elements(self, mapping: Any, elements: Any) -> None:
         """Do what ``Counter.update`` does with an iterable."""
-        for element in self.heap.iterate(None, elements):
-            count = self.heap.call(None, mapping.get, (element, 0), {})
-            self.heap.set_item(None, mapping, element, self.heap.native_binary(None, "+", count, 1))
+        for element in self.watch.iterate(None, elements):
+            count = self.watch.call(None, mapping.get, (element, 0), {})
+            self.watch.set_item(None, mapping, element, self.watch.native_binary(None, "+", count, 1))
 
     # -- sets -----------------------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class ContainerMethods(NativeValues):
         if isinstance(other, dict | set | frozenset) and self.runs_changing_code(other):
             return other
         measured = _is_set(other) or type(other) is dict  # the set makes room for all its elements at once
-        parts = self.keys_of(self.consumed(other) if measured else self.heap.iterate(None, other), other)
+        parts = self.keys_of(self.consumed(other) if measured else self.watch.iterate(None, other), other)
         self.keys_run_unwatched_methods(one for part in parts for one in parts_of_key(part))
         return parts
 
@@ -246,7 +246,7 @@ class ContainerMethods(NativeValues):
         if name in SEARCHING and args:
             return True, getattr(self, SEARCHING[name])(owner, *args)
         if name == "__getitem__":
-            return True, self.heap.load_item(None, owner, args[0])
+            return True, self.watch.load_item(None, owner, args[0])
         if name in _SEQUENCE_READERS:
             copy = self.consumed(owner)
             if name == "copy":
@@ -259,7 +259,7 @@ class ContainerMethods(NativeValues):
         if isinstance(owner, tuple):
             return False, None
         if name in ("__setitem__", "__delitem__"):
-            change: Any = self.heap.store_item if name == "__setitem__" else self.heap.drop_item
+            change: Any = self.watch.store_item if name == "__setitem__" else self.watch.drop_item
             return True, change(None, owner, *args)
         return self._change_sequence(owner, self.shadows.make(owner, access_path), name, args, kwargs)
 
@@ -305,7 +305,7 @@ class ContainerMethods(NativeValues):
         return operator.index(self.recording.pin(value, "used as an index"))
 
     def _listed(self, other: Any) -> list[Any]:
-        return list(self.heap.iterate(None, other))
+        return list(self.watch.iterate(None, other))
 
     def _repeat(self, shadow: SequenceShadow, times: int) -> None:
         values = list(self.iterable(shadow.container))
@@ -337,7 +337,7 @@ class ContainerMethods(NativeValues):
         """Return the indices of the values in the order of ``sorted(values, key=key, reverse=reverse)``."""
         keys = values if key is None else [self._watched(key)(value) for value in values]
 
-        backwards = self.heap.truth(None, reverse)
+        backwards = self.watch.truth(None, reverse)
         if len({type(each) for each in keys}) == 1 and is_one_of(type(keys[0]), (int, float, str)):
             return sorted(range(len(keys)), key=keys.__getitem__, reverse=backwards)
 
@@ -355,7 +355,7 @@ class ContainerMethods(NativeValues):
         if key is None and any(isinstance(v, Traced) for v in values):
             kinds = {type(plain(value)) for value in values}
             if len(kinds) == 1 and kinds <= {int, float}:
-                backwards = self.heap.truth(None, reverse)
+                backwards = self.watch.truth(None, reverse)
                 ranked = sorted(map(plain, values), reverse=backwards)
                 given = tuple(symbol(value) for value in values)
                 return [trace_value(v, Apply(_ranked, (i, backwards, *given))) for i, v in enumerate(ranked)]

@@ -32,7 +32,7 @@ from torchjanus.semantics.torch.framework import FrameworkRecorder
 from torchjanus.trace.facts import IdentityTest
 from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
 
-__all__ = ["CONTAINERS", "HeapAccess", "NativeContainers", "as_given"]
+__all__ = ["CONTAINERS", "NativeContainers", "WatchHooks", "as_given"]
 
 _SEQUENCES = (list, tuple, collections.deque)
 # Objects of these classes are equal if their texts are.
@@ -41,7 +41,7 @@ CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _READING = ("__iter__", "__len__", "__contains__")
 
 
-class HeapAccess(Protocol):
+class WatchHooks(Protocol):
     """The methods of the watching semantics that native calls use."""
 
     def load_item(self, at: Any, obj: Any, key: Any) -> Any: ...
@@ -73,11 +73,11 @@ class HeapAccess(Protocol):
 class NativeContainers(ABC):
     """Reads containers for the native calls of one watched run."""
 
-    def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess) -> None:
+    def __init__(self, recording: Recording, framework: FrameworkRecorder, watch: WatchHooks) -> None:
         self.recording = recording
         self.framework = framework
         self.out = framework.out
-        self.heap = heap
+        self.watch = watch
         self.shadows = Shadows(recording)
         self.classes = ClassNamespaces(recording)
 
@@ -478,9 +478,9 @@ class NativeContainers(ABC):
             return True
         same = plain(a) is plain(b)
         if not isinstance(a, Traced) and not isinstance(b, Traced):
-            return same or self.heap.branch(None, self.heap.compare(None, "==", a, b))
+            return same or self.watch.branch(None, self.watch.compare(None, "==", a, b))
         if not same:
-            return self.heap.branch(None, self.heap.compare(None, "==", a, b)) or self.heap.one_nan(a, b)
+            return self.watch.branch(None, self.watch.compare(None, "==", a, b)) or self.watch.one_nan(a, b)
         if plain(a) != plain(a):
             self.recording.refuse_nan()
             return True

@@ -11,7 +11,7 @@ import types
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.semantics.native.containers import HeapAccess
+from torchjanus.semantics.native.containers import WatchHooks
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.values import plain
 
@@ -27,17 +27,17 @@ _FUNCTION = functools.singledispatch(lambda _: None).__code__  # type: ignore[at
 _METHOD = _Sample().method.__code__
 
 
-def dispatched(recording: Recording, heap: HeapAccess, at: Any, fn: Any, args: tuple[Any, ...]) -> Any:
+def dispatched(recording: Recording, watch: WatchHooks, at: Any, fn: Any, args: tuple[Any, ...]) -> Any:
     """Return the implementation that ``fn(*args)`` runs, or ``fn`` itself if it is no such function."""
     if type(fn) is not types.FunctionType or fn.__code__ not in (_FUNCTION, _METHOD) or not args:
         return fn
     held = _held(fn)
     if fn.__code__ is _FUNCTION:
-        return _implementation(recording, heap, at, heap.load_attr(at, fn, "dispatch"), args[0])
+        return _implementation(recording, watch, at, watch.load_attr(at, fn, "dispatch"), args[0])
     if recording.owner(held["self"]) is None:
         recording.claim(held["self"], AccessPath.const(held["self"]))
-    dispatch = heap.load_attr(at, heap.load_attr(at, held["self"], "dispatcher"), "dispatch")
-    return _implementation(recording, heap, at, dispatch, args[0]).__get__(held["obj"], held["cls"])
+    dispatch = watch.load_attr(at, watch.load_attr(at, held["self"], "dispatcher"), "dispatch")
+    return _implementation(recording, watch, at, dispatch, args[0]).__get__(held["obj"], held["cls"])
 
 
 def _held(fn: types.FunctionType) -> dict[str, Any]:
@@ -45,12 +45,12 @@ def _held(fn: types.FunctionType) -> dict[str, Any]:
     return dict(zip(fn.__code__.co_freevars, cells, strict=True))
 
 
-def _implementation(recording: Recording, heap: HeapAccess, at: Any, dispatch: Any, argument: Any) -> Any:
+def _implementation(recording: Recording, watch: WatchHooks, at: Any, dispatch: Any, argument: Any) -> Any:
     cls = type(plain(argument))
     place = dispatch.__code__.co_freevars.index("registry")
-    cell = heap.load_item(at, heap.load_attr(at, dispatch, "__closure__"), place)
-    table = heap.load_attr(at, cell, "cell_contents")
+    cell = watch.load_item(at, watch.load_attr(at, dispatch, "__closure__"), place)
+    table = watch.load_attr(at, cell, "cell_contents")
     found = dispatch(cls)
     known = next((known for known in (*cls.__mro__, *table) if table.get(known) is found), None)
-    recording.pin(heap.call(at, len, (table,), {}), "the table of implementations has so many")
-    return found if known is None else heap.load_item(at, table, known)
+    recording.pin(watch.call(at, len, (table,), {}), "the table of implementations has so many")
+    return found if known is None else watch.load_item(at, table, known)

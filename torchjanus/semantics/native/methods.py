@@ -46,10 +46,10 @@ class NativeMethods(ContainerMethods):
             if isinstance(owner, torch.Tensor):
                 return self.out(fn, *args, **kwargs)
             if name == "__setattr__":
-                return self.heap.store_attr(None, owner, rest[0], rest[1])
+                return self.watch.store_attr(None, owner, rest[0], rest[1])
             if name == "__delattr__":
-                return self.heap.drop_attr(None, owner, rest[0])
-            return self.heap.load_attr(None, owner, rest[0])
+                return self.watch.drop_attr(None, owner, rest[0])
+            return self.watch.load_attr(None, owner, rest[0])
         if fn in (object.__setattr__, object.__delattr__) and isinstance(owner, type):
             return self.out(fn, *args, **kwargs)  # TypeError: type has its own slots
         if name in ("__new__", "__init_subclass__") and self.recording.owner(owner) is None:
@@ -62,7 +62,7 @@ class NativeMethods(ContainerMethods):
     ) -> Any:
         if name in ("__setattr__", "__delattr__", "__getattribute__") and not isinstance(owner, torch.Tensor):
             access = {"__setattr__": "store_attr", "__delattr__": "drop_attr", "__getattribute__": "load_attr"}[name]
-            return getattr(self.heap, access)(None, owner, *args)
+            return getattr(self.watch, access)(None, owner, *args)
         if (live := self.live(owner)) is not owner:
             return self._method(getattr(live, name), live, name, args, kwargs)
         if isinstance(owner, torch.Tensor):
@@ -166,7 +166,7 @@ class NativeMethods(ContainerMethods):
                 args = (self.key(args[0]), *args[1:])
                 self.watch_lookup(owner, args[0])
                 if name == "__getitem__":
-                    return self.heap.load_item(None, owner, args[0])
+                    return self.watch.load_item(None, owner, args[0])
             elif isinstance(owner, set | frozenset) and name in ("add", "discard", "remove", "__contains__"):
                 sought = args[0] if name == "add" else self.sought(args[0])
                 self.watch_lookup(owner, key := self.key(sought))

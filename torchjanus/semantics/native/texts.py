@@ -20,7 +20,7 @@ from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import plain_exception, unraised
 from torchjanus.semantics.known.trusted import is_settled
 from torchjanus.semantics.native.comparisons import Comparisons, generated_fields, has_python_method
-from torchjanus.semantics.native.containers import CONTAINERS, HeapAccess
+from torchjanus.semantics.native.containers import CONTAINERS, WatchHooks
 from torchjanus.semantics.native.text_expressions import (
     as_dict,
     as_list,
@@ -67,8 +67,8 @@ _RAISING_METHODS = frozenset("encode format format_map index join partition rind
 class Texts(Comparisons):
     """Formatting for the native calls of one watched run."""
 
-    def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess) -> None:
-        super().__init__(recording, framework, heap)
+    def __init__(self, recording: Recording, framework: FrameworkRecorder, watch: WatchHooks) -> None:
+        super().__init__(recording, framework, watch)
         self._shown: list[Any] = []  # dataclass instances whose text is being made
 
     # -- tensors --------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class Texts(Comparisons):
             number += how.count("*")
             replaced = kind in "sra" and number < len(given) and _has_python_text(given[number])
             if replaced:
-                given[number] = self.heap.text(None, given[number], kind)
+                given[number] = self.watch.text(None, given[number], kind)
             pieces += [template[at : found.start()], f"%{how}{'s' if replaced else kind}"]
             at = found.end()
             number += kind != "%"
@@ -277,7 +277,7 @@ class Texts(Comparisons):
                 self._refuse_python_text(part, part)
                 return template, args, named
             if replaced:
-                part, spec, conversion = self.heap.format(None, part, conversion or "", spec or ""), "", ""
+                part, spec, conversion = self.watch.format(None, part, conversion or "", spec or ""), "", ""
             shown.append(part)
             pieces.append(
                 f"{{{len(shown) - 1}{field[len(first) :]}{f'!{conversion}' if conversion else ''}:{spec or ''}}}"
@@ -327,7 +327,7 @@ class Texts(Comparisons):
             return "..."
         self._shown.append(value)
         try:
-            parts = [self.heap.text(None, part, "r") for part in self.fields(value, names)]
+            parts = [self.watch.text(None, part, "r") for part in self.fields(value, names)]
         finally:
             self._shown.pop()
         template = f"{type(value).__qualname__}({', '.join(f'{name}={{}}' for name in names)})"

@@ -120,7 +120,7 @@ class NativeValues(Texts):
             ):
                 return self._arithmetic(fn, tuple(parts), {})
             if fn is math.prod and not kwargs:
-                return functools.reduce(functools.partial(self.heap.binary, None, "*"), parts, 1)
+                return functools.reduce(functools.partial(self.watch.binary, None, "*"), parts, 1)
         self.refuse_python_methods(fn, *given)
         why = f"read by {fn.__name__}()"
         bare = {k: v if callable(v) else self._pinned(v, why) for k, v in kwargs.items()}
@@ -150,7 +150,7 @@ class NativeValues(Texts):
         if getattr(fn, "__module__", None) == "itertools":
             return self._itertools(fn, given, kwargs)
         if is_one_of(fn, _FLAT) and given:
-            return fn((self.heap.iterate(None, one) for one in given[0]), *given[1:], **kwargs)
+            return fn((self.watch.iterate(None, one) for one in given[0]), *given[1:], **kwargs)
         if fn is sorted and len(given) == 1:
             return self.in_order(list(given[0]), **kwargs)
         if fn is sum and given and not kwargs:
@@ -189,7 +189,7 @@ class NativeValues(Texts):
             args = (*first, *(recording.pin(value, f"read by {fn.__name__}()") for value in args[len(first) :]))
         elif fn is itertools.accumulate:
             func = kwargs.pop("func", None) if len(args) < 2 else args[1]
-            add = functools.partial(self.heap.binary, None, "+") if func is None else self._watched(func)
+            add = functools.partial(self.watch.binary, None, "+") if func is None else self._watched(func)
             args = (args[0], add)
         elif fn is itertools.groupby:
             key = kwargs.pop("key", None) if len(args) < 2 else args[1]
@@ -200,36 +200,36 @@ class NativeValues(Texts):
         elif fn is itertools.starmap:
             args = (self._watched(args[0]), *args[1:])
         elif fn is itertools.compress:
-            args = (args[0], (self.heap.branch(None, value) for value in self.heap.iterate(None, args[1])))
+            args = (args[0], (self.watch.branch(None, value) for value in self.watch.iterate(None, args[1])))
         return self.out(fn, *args, **kwargs)
 
     def _quantify(self, fn: Any, values: Iterable[Any]) -> bool:
         """Return ``any`` or ``all``, which stop at the first element that decides."""
         for value in values:
-            if self.heap.branch(None, value) is (fn is any):
+            if self.watch.branch(None, value) is (fn is any):
                 return fn is any
         return fn is all
 
     def _watched(self, fn: Any) -> Any:
         """Return a callback for native code that is called as the program itself would call it."""
         if fn is None:
-            return functools.partial(self.heap.branch, None)
+            return functools.partial(self.watch.branch, None)
         if isinstance(fn, Invocation) or not callable(fn):
             return fn
-        return lambda *args: self.heap.call(None, fn, args, {})
+        return lambda *args: self.watch.call(None, fn, args, {})
 
     def _predicate(self, fn: Any) -> Any:
         """Return a predicate: the truth of the callback's result, or of the element if ``fn`` is None."""
         test = (lambda value: value) if fn is None else self._watched(fn)
-        return lambda value: self.heap.branch(None, test(value))
+        return lambda value: self.watch.branch(None, test(value))
 
     def getter(self, fn: Any, obj: Any) -> Any:
         """Return what an ``operator.itemgetter`` or ``attrgetter`` returns for an object."""
         given = fn.__reduce__()[1]
         if isinstance(fn, operator.itemgetter):
-            parts = tuple(self.heap.item(None, obj, key) for key in given)
+            parts = tuple(self.watch.item(None, obj, key) for key in given)
         else:
-            parts = tuple(functools.reduce(functools.partial(self.heap.attr, None), n.split("."), obj) for n in given)
+            parts = tuple(functools.reduce(functools.partial(self.watch.attr, None), n.split("."), obj) for n in given)
         return parts[0] if len(parts) == 1 else parts
 
     def by_name(self, fn: Any, obj: Any) -> Any:
@@ -239,12 +239,12 @@ class NativeValues(Texts):
         if isinstance(made, functools.partial):  # the methodcaller has keywords
             named, given = made.keywords, (*made.args, *given)
         name, *rest = given
-        return self.heap.call(None, self.heap.attr(None, obj, name), tuple(rest), dict(named))
+        return self.watch.call(None, self.watch.attr(None, obj, name), tuple(rest), dict(named))
 
     def _sum(self, parts: list[Any], start: Any = 0) -> Any:
         total = start
         for part in parts:
-            total = self.heap.binary(None, "+", total, part)
+            total = self.watch.binary(None, "+", total, part)
         return total
 
 

@@ -17,7 +17,7 @@ from torchjanus.semantics.calls.recursions import Discovery, Recursions
 from torchjanus.semantics.containers.number_rows import Columns
 from torchjanus.semantics.external.logs import warnings_shown
 from torchjanus.semantics.external.native_calls import NativeCalls
-from torchjanus.semantics.native.containers import HeapAccess
+from torchjanus.semantics.native.containers import WatchHooks
 from torchjanus.semantics.protocols.depth import Depth
 from torchjanus.semantics.protocols.falling_back import CallsOut
 from torchjanus.semantics.record.accumulators import Accumulators
@@ -69,7 +69,7 @@ class WatchState:
             else outer.discovery
         )
 
-    def connect(self, watch: HeapAccess) -> None:
+    def connect(self, watch: WatchHooks) -> None:
         """Give the models of native callees the watch, whose hooks they ask."""
         self.framework.code.watch = watch
         self.natives = NativeCalls(self.recording, self.framework, watch, self.journal)
