@@ -32,6 +32,7 @@ def as_data(explained: Explained) -> dict[str, Any]:
             "parts": times.typical(PARTS),
             "share": explained.share,
         },
+        "coexecution": None if explained.coexecution is None else explained.coexecution.data(),
         "given_up": explained.given_up,
         "being_made": explained.being_made,
         "overhead": dataclasses.asdict(explained.overhead),

@@ -12,6 +12,7 @@ from torchjanus.host.assumption import Assumption
 from torchjanus.report.facts import Fact
 from torchjanus.report.places import count, where
 from torchjanus.runtime import Event, Overhead, Statistics
+from torchjanus.runtime.coexecution.runner import CoexecutionReport
 from torchjanus.runtime.runs.call_times import EAGER, PARTS, CallTimes
 
 __all__ = ["EntryExplanation", "Explained", "PartExplanation"]
@@ -85,6 +86,7 @@ class Explained:
     share: float | None
     python: bool  # whether Python makes the calls since it is faster by measure
     times: CallTimes
+    coexecution: CoexecutionReport | None  # where the step is co-executed
 
     @property
     def eager(self) -> float:

@@ -38,6 +38,10 @@ def detail_lines(explanation: Explained) -> list[str]:
         lines.append(f"  {explanation.being_made}; until then calls are Python's (step.wait() waits for it)")
     for entry in explanation.entries:
         lines += _entry_lines(entry)
+    if explanation.coexecution is not None:
+        lines.append(f"  {explanation.coexecution}")
+        points = explanation.coexecution.points
+        lines += (f"    {where(place)}  {what} ({times} times)" for place, what, times in points[:_SHOWN])
     if explanation.parts:
         lines.append(f"  parts, in {s.partly} calls made with graphs of some; the rest is Python's:")
     for part in explanation.parts:

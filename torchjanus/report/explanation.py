@@ -81,6 +81,7 @@ def explain(step: Any, *, detail: bool = False) -> Explanation:
         step.share,
         step.is_pythons,
         step.times,
+        step.coexecution,
         detail,
     )
 

@@ -59,6 +59,8 @@ def _summary(explained: Explained) -> Iterator[tuple[str, str]]:
     if by_graph := [part for part in explained.parts if part.served and not part.why]:
         parts = ", ".join(f"{_short(part.place)} {part.label} ({part.share:.0%})" for part in by_graph[:4])
         yield "parts", f"by graphs: {parts}{', ...' if len(by_graph) > 4 else ''}"
+    if explained.coexecution is not None:
+        yield "graphs", str(explained.coexecution)
     if explained.being_made:
         yield "waiting", f"{explained.being_made}; until then calls are Python's"
     why = next((event for event in reversed(explained.events) if event.kind in _WHY), None)

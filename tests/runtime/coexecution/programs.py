@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -88,20 +89,27 @@ class Twins:
 
     def call(self, number: int) -> None:
         """Make one call of both, and compare all that can be seen."""
-        seen = []
+        self.timed(number)
+
+    def timed(self, number: int) -> list[float]:
+        """Do the same, and return the seconds that each took."""
+        seen, seconds = [], []
         for k in range(2):
             torch.set_rng_state(self.states[k][0])
             random.setstate(self.states[k][1])
             np.random.set_state(self.states[k][2])
+            begun = time.perf_counter()
             try:
                 result: Any = self.steps[k](*self.made[k].calls[number])
             except Exception as error:
                 result = (type(error), str(error))
+            seconds.append(time.perf_counter() - begun)
             self.states[k] = self._generators()
             grads = [None if t.grad is None else t.grad for t in tensors(self.made[k].state) if t.is_leaf]
-            seen.append((plain(result), plain(self.made[k].state), plain(grads), self.states[k][0].tolist(),
-                         repr(self.states[k][1:])))  # fmt: skip
+            others = self.states[k][0].tolist(), repr(self.states[k][1:])
+            seen.append((plain(result), plain(self.made[k].state), plain(grads), others))
         assert seen[0] == seen[1], f"call {number}"
+        return seconds
 
     def run(self) -> None:
         """Make all calls."""

@@ -31,3 +31,7 @@ def test_a_path_that_is_learnt_leaves_no_divergence_behind() -> None:
     assert report.paths == 2
     assert report.transitions <= 4
     assert any("fetch by Tensor.__bool__" in what for _, what, _ in report.points)
+    explained = torchjanus.explain(twins.steps[1])
+    assert "co-executed:" in str(explained)
+    assert "fetch by Tensor.__bool__" in explained.detailed()
+    assert explained.data()["coexecution"]["transitions"] == report.transitions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections import Counter
@@ -34,7 +35,8 @@ _RECORDED = 30  # calls that may be recorded beyond the number of served calls
 @dataclass(frozen=True, slots=True)
 class CoexecutionReport:
     """What came of co-execution. ``matched``: the share of operators that graphs made; ``transitions``: calls that
-    diverged; ``points``: how often, by source line, Python waited for the graph or gave it a tensor."""
+    diverged; ``points``: how often, by source line, Python waited for the graph. ``skeleton``, ``graph``: seconds that
+    Python and the graph took in a served call, on average."""
 
     paths: int
     served: int
@@ -42,10 +44,18 @@ class CoexecutionReport:
     transitions: int
     matched: float
     points: tuple[tuple[Place, str, int], ...]
+    skeleton: float
+    graph: float
 
     def __str__(self) -> str:
-        share = f"{self.matched:.0%} of the operators by {self.paths} graphs"
-        return f"co-executed: {self.served} calls, {self.recorded} recorded, {self.transitions} diverged; {share}"
+        calls = f"co-executed: {self.served} calls, {self.recorded} recorded, {self.transitions} diverged"
+        paths = f"{self.matched:.0%} of the operators by the graphs of {self.paths} paths"
+        return f"{calls}; {paths}; skeleton {self.skeleton * 1e6:.0f} us, graph {self.graph * 1e6:.0f} us a call"
+
+    def data(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        points = [{"place": str(place), "what": what, "times": times} for place, what, times in self.points]
+        return {**dataclasses.asdict(self), "points": points}
 
 
 @dataclass(slots=True)
@@ -130,6 +140,7 @@ class Coexecution:
         self, served: Served, values: list[Any], arguments: list[torch.Tensor], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
         others = [one for one in self._served.values() if one is not served]
+        begun = time.perf_counter()
         run = Run(served, values, others, arguments)
         values = []
         try:
@@ -141,6 +152,9 @@ class Coexecution:
             raise
         trace = run.finish()
         self._count(run)
+        if run.recorder is None:
+            self.counts.graph += run.seconds
+            self.counts.skeleton += time.perf_counter() - begun - run.seconds
         if run.recorder is None:
             self._last[_key(arguments)] = run.served
         elif run.recorder.refusal is not None:
@@ -260,7 +274,17 @@ class Coexecution:
         counts = self.counts
         points = tuple((place, what, number) for (place, what), number in sorted(counts.points.items(), key=str))
         matched = counts.by_graph / counts.operators if counts.operators else 0.0
-        return CoexecutionReport(len(self._served), counts.served, counts.recorded, counts.transitions, matched, points)
+        served = max(counts.served, 1)
+        return CoexecutionReport(
+            len(self._served),
+            counts.served,
+            counts.recorded,
+            counts.transitions,
+            matched,
+            points,
+            counts.skeleton / served,
+            counts.graph / served,
+        )
 
 
 def _key(arguments: list[torch.Tensor]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -88,6 +89,7 @@ class Run:
         self._private: dict[int, torch.Tensor] = {}  # copies of inputs that share memory with arrays
         self._arrays: list[tuple[np.ndarray[Any, Any], bytes, int]] = []
         self._fetched: dict[int, Any] = {}
+        self.seconds = 0.0  # that the graph took
         self._over = False
         register(self)
 
@@ -222,6 +224,7 @@ class Run:
     def _advance(self, stage: int) -> list[torch.Tensor]:
         """Run the graph to the end of this stage, and return what it gives there."""
         made: list[torch.Tensor] | Violated = []
+        begun = time.perf_counter()
         while self._stage <= stage:
             if self.served.draws and self.reseeded():
                 raise RuntimeError("the generator was moved by somebody else")
@@ -230,6 +233,7 @@ class Run:
             self._stage += 1
             self._drawn.append(generator_state())
         assert not isinstance(made, Violated)
+        self.seconds += time.perf_counter() - begun
         return made
 
     def _inputs(self, stage: int) -> list[torch.Tensor]:
