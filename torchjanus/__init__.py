@@ -9,7 +9,7 @@ from torchjanus.core import logs, settings
 from torchjanus.core.errors import JanusError, NewGraph, NotStaged, Refusal, SourceUnavailable, Unsupported
 from torchjanus.report.explanation import Explanation, explain
 from torchjanus.rewrite.hooks import Semantics
-from torchjanus.runtime import Speculated, Statistics, speculate, stance, vary
+from torchjanus.runtime import Speculated, Statistics, load, speculate, stance, vary
 from torchjanus.runtime.staging import Rep, StagedGraph, stage, staged
 from torchjanus.semantics.protocols.imperative import Imperative
 from torchjanus.semantics.protocols.virtualize import virtualize
@@ -29,6 +29,7 @@ __all__ = [
     "Statistics",
     "Unsupported",
     "explain",
+    "load",
     "speculate",
     "stage",
     "staged",

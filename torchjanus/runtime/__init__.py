@@ -6,6 +6,7 @@ from torchjanus.runtime.parts.region import Region
 from torchjanus.runtime.runs.budget import Overhead
 from torchjanus.runtime.runs.records import Event, Profile, Statistics
 from torchjanus.runtime.runs.stance import stance
+from torchjanus.runtime.saving import load
 from torchjanus.runtime.speculate import (
     Speculated,
     keep_speculated,
@@ -24,6 +25,7 @@ __all__ = [
     "Statistics",
     "default_executor",
     "keep_speculated",
+    "load",
     "speculate",
     "speculated",
     "stance",

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import time
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from torchjanus.core.dynamo import apart, is_compiling, skipped
@@ -24,6 +26,7 @@ from torchjanus.runtime.coexecution.unnoticed import ACTIVE
 from torchjanus.runtime.entries.engine import check_executor, default_executor
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.learning.learning import Learning
+from torchjanus.runtime.learning.saved import save
 from torchjanus.runtime.parts.calls import Calls
 from torchjanus.runtime.parts.cutting import Cut
 from torchjanus.runtime.parts.execution_policy import ExecutionPolicy
@@ -35,6 +38,7 @@ from torchjanus.runtime.runs.budget import Overhead
 from torchjanus.runtime.runs.call_times import CallTimes
 from torchjanus.runtime.runs.marks import Marks
 from torchjanus.runtime.runs.records import Event, Profile, Statistics
+from torchjanus.runtime.runs.saved_graphs import SavedGraphs
 from torchjanus.runtime.runs.stance import in_force
 from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.semantics.protocols.virtualize import home_of, underlying
@@ -292,6 +296,20 @@ class Speculated(Generic[P, R]):
         before.learning.end()
         if parts is not None:
             parts.end()
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write what was learnt and compiled to a file, for ``load`` in another process. Returns its SHA-256.
+
+        It has the graphs in use as the store keeps them, the code compiled for them, what was measured of it, and the
+        names of numbers and sizes that vary. It has no tensors' contents, no assumptions and no source. Raises
+        Unsupported where there is no graph yet, or no store (TORCHJANUS_CACHE).
+        """
+        return save(self._name, home_of(self.fn).file, self.entries, Path(path))
+
+    def expect(self, varying: Iterable[str], graphs: SavedGraphs) -> None:
+        """Begin with what was saved: names of what varies, and graphs that the store has."""
+        self._marks.add(varying)
+        self._learning.saved = graphs
 
     def wait(self) -> None:
         """Return when no compilation is pending. The next calls try what has been compiled."""

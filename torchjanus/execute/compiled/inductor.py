@@ -38,6 +38,7 @@ class Inductor:
 
     name = "inductor"
     kept = False  # whether an earlier run has compiled it
+    keys: tuple[str, ...] = ()  # of what it is made of, in the store
     verdict: Verdict | None = None  # stores whether it agrees with replay
 
     def __init__(self, lowered: Lowered, *, rewrite_alpha: bool = True) -> None:
@@ -64,11 +65,12 @@ class Inductor:
         *,
         kept: bool,
         verdict: Verdict | None,
+        keys: tuple[str, ...] = (),
     ) -> Inductor:
         """Return an executor of what another process has compiled: ``prepared``, loops and recursions. ``kept``: in an
-        earlier run."""
+        earlier run; ``keys``: of all of it in the store."""
         made = cls.__new__(cls)
-        made.kept, made.verdict = kept, verdict
+        made.kept, made.verdict, made.keys = kept, verdict, keys
         made._fill(lowered, prepared, step, loops, recursions)
         return made
 

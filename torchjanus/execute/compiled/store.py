@@ -42,12 +42,15 @@ from torchjanus.execute.compiled.loading import load
 __all__ = [
     "MOST_BYTES",
     "VARIABLE",
+    "NotPrivate",
     "Product",
     "Store",
+    "environment",
     "fingerprint",
     "folder_in_use",
     "look_around",
     "put_back",
+    "require_private",
     "store_in_use",
 ]
 
@@ -204,7 +207,14 @@ def make_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not hasattr(os, "geteuid"):
         return  # on Windows a user's own folders are private
-    real = folder.resolve()
+    require_private(folder)
+
+
+def require_private(given: Path) -> None:
+    """Raise NotPrivate where others may write to a file or folder, or to a folder above it."""
+    if not hasattr(os, "geteuid"):
+        return
+    real = given.resolve()
     mine = {os.geteuid(), 0}
     for place in (real, *real.parents):
         found = place.stat()
@@ -274,6 +284,12 @@ def _surroundings() -> str:
         settings += [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     parts = [torch.__version__, codecache.torch_key().hex(), sys.version, platform.machine(), _processor(), *settings]
     return "\n".join(parts)
+
+
+def environment() -> dict[str, str]:
+    """Return what keys depend on besides programs and settings, in words."""
+    processor = hashlib.sha256(_processor().encode()).hexdigest()[:16]
+    return {"PyTorch": torch.__version__, "Python": sys.version, "processor": f"{platform.machine()} {processor}"}
 
 
 def _processor() -> str:

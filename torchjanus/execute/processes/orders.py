@@ -159,10 +159,20 @@ class Pending:
         ]
         recursions = []
         for recursion, parts in order.recursions:
-            compiled = [there or load_part(part.writing, next(products)) for part, there in parts]
+            compiled = [known or load_part(part.writing, next(products)) for part, known in parts]
             recursions.append(assembled(recursion, [part for part, _ in parts], compiled))
+        verdict = order.verdict()
+        there = [request_part(part.writing) for _, some in order.recursions for part, known in some if known]
+        keys = [request.key() for request in (*order.requests, *there)]
         return Inductor.loaded(
-            order.lowered, order.prepared, step, loops, recursions, kept=kept, verdict=order.verdict()
+            order.lowered,
+            order.prepared,
+            step,
+            loops,
+            recursions,
+            kept=kept,
+            verdict=verdict,
+            keys=(*keys, *([] if verdict is None else [verdict.key])),
         )
 
     def kill(self) -> None:

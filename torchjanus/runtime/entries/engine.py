@@ -111,6 +111,7 @@ class Engine:
     def __init__(self, lowered: Lowered, executor: str, exchange: Callable[[Callable[..., Any]], None]) -> None:
         self.lowered = lowered
         self.budget: Budget | None = None  # pays for trials
+        self.keys: tuple[str, ...] = ()  # of its compiled code in the store
         self._asked = False
         self._trial: Trial | None = None
         self._racing = False
@@ -210,7 +211,7 @@ class Engine:
         self._notes.append(f"inductor could not compile the graph: {type(error).__name__}: {_first_line(error)}")
 
     def _take(self, candidate: Inductor, seconds: float) -> None:
-        kept = candidate.kept
+        kept, self.keys = candidate.kept, candidate.keys
         done = "loaded what an earlier run had compiled" if kept else "compiled the graph"
         self._notes.append(f"inductor {done} in {seconds:.1f} s")
         self._verdict = candidate.verdict

@@ -48,6 +48,7 @@ from torchjanus.runtime.launch.differentiable import Differentiable
 from torchjanus.runtime.launch.launch import Launch, build_launch
 from torchjanus.runtime.runs.lowering_cache import Pending, RemoteLowering, lowered_or_cached
 from torchjanus.runtime.runs.paths import Group
+from torchjanus.runtime.runs.saved_graphs import SavedGraphs
 from torchjanus.semantics.known.details import tensor_detail
 from torchjanus.trace.blanks import is_blank
 from torchjanus.trace.events import Trace
@@ -55,7 +56,7 @@ from torchjanus.trace.facts import HeapRead, Specialization
 from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
-__all__ = ["Entry", "alone", "make_entry"]
+__all__ = ["Entry", "alone", "is_expected", "make_entry"]
 
 
 @dataclass(slots=True)
@@ -229,6 +230,17 @@ def make_entry(group: Group, executor: str, variant_table: VariantTable, remote:
     assumptions.extend(_memory(plan, lowered))
     group.conditions = lowered.conditions
     return _alone(group, plan, lowered, tuple(assumptions), executor)
+
+
+def is_expected(group: Group, variant_table: VariantTable, saved: SavedGraphs) -> bool:
+    """Whether the graph of a path is one of a saved step's."""
+    try:
+        plan = _planned(group, variant_table)
+    except (Refused, Split):
+        return False
+    found = saved.find(plan.program)
+    group.planned = (_asked(group), plan if found is None else replace(plan, program=found))
+    return found is not None
 
 
 def _first_selection(program: Program) -> Place:

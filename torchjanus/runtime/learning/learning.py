@@ -21,7 +21,7 @@ from torchjanus.host.assumption import Assumption
 from torchjanus.rewrite import Site, forget_sources
 from torchjanus.runtime.entries.dispatch import Route
 from torchjanus.runtime.entries.engine import default_executor
-from torchjanus.runtime.entries.entry import Entry, make_entry
+from torchjanus.runtime.entries.entry import Entry, is_expected, make_entry
 from torchjanus.runtime.entries.path_tree import BranchPoint
 from torchjanus.runtime.launch.launch import Violation
 from torchjanus.runtime.learning.pending_graphs import PendingGraphs
@@ -34,6 +34,7 @@ from torchjanus.runtime.runs.marks import Marks
 from torchjanus.runtime.runs.paths import Group, Paths
 from torchjanus.runtime.runs.records import EventLog
 from torchjanus.runtime.runs.recursion import Recursion
+from torchjanus.runtime.runs.saved_graphs import SavedGraphs
 from torchjanus.runtime.runs.texts import VaryingTexts
 from torchjanus.semantics.containers.number_rows import Columns
 from torchjanus.trace.actions import InvokeOp
@@ -89,6 +90,7 @@ class Learning:
         account: Budget | None = None,
     ) -> None:
         self.watch = watch
+        self.saved = SavedGraphs() if after is None else after.saved
         self.marks: Marks = Marks() if after is None else after.marks
         self._cut = cut
         self.passes = passes  # what passes gave, if anybody wants to see that
@@ -172,7 +174,8 @@ class Learning:
         if self._specialized >= SPECIALIZED and not self.routes.entries:
             self.policy.give_up(f"no two runs are alike; {self.paths.difference()[0]}", True)
             return
-        if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
+        few = self.counts.watched < self.watch or len(group.traces) < min(2, self.watch)
+        if group.refusal is not None or (few and not self._is_expected(group)):
             return
         if renewed and any(entry.group is group for entry in self.routes.entries):
             return  # only variants of recursive calls were new
@@ -185,6 +188,14 @@ class Learning:
             self.begin(making)
         else:
             self.pending_graphs.defer(making)
+
+    def _is_expected(self, group: Group) -> bool:
+        """Whether a saved step has the graph of this path: then one run is enough."""
+        if not self.saved.graphs:
+            return False
+        for _ in self.marks.apply(group):
+            return False
+        return is_expected(group, self.recursion.variant_table, self.saved)
 
     def begin(self, making: Callable[[], Route | None]) -> Route | None:
         """Make graphs in this call, or ask another process for them, and charge the budget."""

@@ -33,7 +33,15 @@ from torchjanus.graph.operators.loop_op import own_keys
 from torchjanus.graph.operators.stand_ins import of_layers
 from torchjanus.graph.regions.loop_bytes import has_loops
 
-__all__ = ["Pending", "RemoteLowering", "lowered_or_cached"]
+__all__ = [
+    "Pending",
+    "RemoteLowering",
+    "key_of_graph",
+    "key_of_text",
+    "lowered_or_cached",
+    "own_source",
+    "text_of_graph",
+]
 
 log = logger("store")
 
@@ -130,7 +138,7 @@ class _LoweringRequest:
         """Return the request for ``whole``. Raises Refused."""
         program = without_marks(whole)
         text = signature(program)
-        return cls(whole, program, text, "" if text is None else fingerprint(("lowered", _own_source(), text)))
+        return cls(whole, program, text, "" if text is None else key_of_text(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +229,23 @@ def _unpacked(packed: bytes, program: Program, *, reserved: bool) -> Lowered | N
     return found
 
 
+def key_of_graph(program: Program) -> str:
+    """Return the key of a program's graph in the store; "" where it has none. Raises Refused."""
+    return _LoweringRequest.of(program).key
+
+
+def text_of_graph(program: Program) -> str | None:
+    """Return the text that the key is made of; None where there is none. Raises Refused."""
+    return _LoweringRequest.of(program).text
+
+
+def key_of_text(text: str) -> str:
+    """Return the key of a graph with this text."""
+    return fingerprint(("lowered", own_source(), text))
+
+
 @cache
-def _own_source() -> str:
+def own_source() -> str:
     """Return a digest of torchjanus' own source."""
     digest = hashlib.sha256()
     folder = Path(__file__).parents[2]
