@@ -90,7 +90,7 @@ class Learning:
         account: Budget | None = None,
     ) -> None:
         self.watch = watch
-        self.saved = SavedGraphs() if after is None else after.saved
+        self.saved: SavedGraphs = SavedGraphs() if after is None else after.saved
         self.marks: Marks = Marks() if after is None else after.marks
         self._cut = cut
         self.passes = passes  # what passes gave, if anybody wants to see that
