@@ -25,7 +25,8 @@ _MAKING = frozenset(("torch.tensor", "torch.zeros", "torch.ones", "torch.full"))
 # Operations that return a new tensor, or the one that they change.
 _COMPUTING = frozenset(
     """Tensor.add_ Tensor.__iadd__ Tensor.sub_ Tensor.__isub__ Tensor.mul_ Tensor.__imul__ Tensor.div_
-    Tensor.__itruediv__ torch._foreach_add_ torch._foreach_mul_ add_anew sub_anew mul_anew div_anew""".split()
+    Tensor.__itruediv__ torch._foreach_add_ torch._foreach_mul_ functional_add functional_sub functional_mul
+    functional_div""".split()
 )
 
 

@@ -21,7 +21,7 @@ from torchjanus.trace.terms import TensorRef
 
 __all__ = ["EntryCallLoop", "added_up", "loop_of"]
 
-_ADDING = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add", "add_anew")
+_ADDING = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add", "functional_add")
 
 
 @dataclass(slots=True)
