@@ -69,10 +69,11 @@ def test_two_ranks_print_one_report(tmp_path: Path) -> None:
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "torchjanus", "run"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *command, "--executor", "replay", "--json", str(data), str(script)],
+        [sys.executable, *command, "--json", str(data), str(script)],
         env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stderr.count("torchjanus: report on") == 1
     (other,) = json.loads(data.read_text())["ranks"]
     assert other["functions"][0]["statistics"]["speculated"] >= 4
     assert "  rank 1  step: " in done.stderr
+    assert "each rank would choose for itself" in other["functions"][0]["explanation"]

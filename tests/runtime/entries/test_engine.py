@@ -437,3 +437,15 @@ def test_inductor_for_real() -> None:
     assert made.engine.current == "inductor", made.engine.notes
     expected, _ = eager(8)
     assert losses == pytest.approx(expected, rel=1e-5)
+
+
+def test_nothing_is_compiled_where_other_ranks_choose_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_is_one_of_several", lambda: True)
+    step = torchjanus.speculate(lambda x: (x * 2).sum(), executor="auto")
+    for _ in range(5):
+        step(torch.ones(2))
+    step.wait()
+    step(torch.ones(2))
+    (entry,) = step.entries
+    assert not entry.engine.asked
+    assert any("not compiled: each rank" in note for note in entry.engine.notes)

@@ -120,6 +120,10 @@ class Engine:
         self._verdict: Verdict | None = None  # stores the outcome of the trial and the race for later runs
         self._notes: list[str] = []
         self.reasons: list[str] = []  # the codes of the notes
+        if executor == "auto" and _is_one_of_several():
+            # Parameters that are kept equal on all ranks must be updated by the same code on all of them.
+            self._notes.append("not compiled: each rank would choose for itself, and compiled code rounds differently")
+            executor = "replay"
         self.current = "replay"
         self._ticket: Ticket | None = None  # of a compilation that is not over, or whose result no call has taken yet
         if lowered.program.cuts:
@@ -341,6 +345,12 @@ class _Race:
             clear = max(medians) >= _LEAD * min(medians)
             self._engine.chosen(min(times, key=lambda pair: pair[1])[0], times, clear)
         return values
+
+
+def _is_one_of_several() -> bool:
+    """Whether this process has a process group with others."""
+    known = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return known and torch.distributed.get_world_size() > 1
 
 
 def _tell(times: Sequence[tuple[float, float]]) -> bool:

@@ -245,6 +245,7 @@ def _names(more: dict[str, Any]) -> dict[str, Any]:
         "same": operator.is_,
         "run": None,
         "among": _among,
+        "advance_among": _advance_among,
         "clock": time.perf_counter_ns,
         "hold_interrupts": hold_interrupts,
         "release_interrupts": release_interrupts,
@@ -257,6 +258,12 @@ def _among(inputs: Any, slots: Any, run: Run, forests: Any) -> Any:
     """Run a graph that makes recursive calls."""
     with laid_out(forests):
         return run(inputs, slots)
+
+
+def _advance_among(inputs: Any, slots: Any, stage: int, work: Any, forests: Any) -> Any:
+    """Run one part of a graph that makes recursive calls."""
+    with laid_out(forests):
+        return work.advance(inputs, slots, stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +333,9 @@ class _LaunchSource:
         if name == "values" and (kept := self.emitter.uncounted()):
             saving.append(f"    versions = [one._version for one in ({kept})]")
         call = (
-            f"work.advance({part.inputs}, {part.slots}, {stage})"
+            f"advance_among({part.inputs}, {part.slots}, {stage}, work, forests)"
+            if self.staged and self.emitter.plan.call_groups
+            else f"work.advance({part.inputs}, {part.slots}, {stage})"
             if self.staged
             else f"among({part.inputs}, {part.slots}, run, forests)"
             if self.emitter.plan.call_groups
