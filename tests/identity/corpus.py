@@ -194,7 +194,8 @@ class Difference:
         return version in self.python and way in self.ways
 
     def is_in(self, module: str) -> bool:
-        return self.test.startswith(f"test.{module}.")
+        # The examples in the docstrings of a library are named after that.
+        return self.test.startswith((f"test.{module}.", *(f"{library}." for library in MODULES[module])))
 
 
 @functools.cache
