@@ -19,6 +19,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from torchjanus.core.dynamo import apart, is_compiling, skipped
 from torchjanus.core.errors import Refusal, Unsupported
 from torchjanus.core.remarks import Remark
+from torchjanus.execute.backends.dynamo import executor_of
 from torchjanus.graph.ir.program import Assertion
 from torchjanus.rewrite.hooks import current, hide_frames
 from torchjanus.runtime.coexecution.runner import Coexecution, CoexecutionReport
@@ -335,13 +336,30 @@ def _deepcopy(fn: Any, memo: dict[int, Any]) -> Any:
 
 @overload
 def speculate(
-    fn: Callable[P, R], *, watch: int = 3, executor: str | None = None, verify: int = 0
+    fn: Callable[P, R],
+    *,
+    watch: int = 3,
+    executor: str | None = None,
+    verify: int = 0,
+    backend: str | Callable[..., Any] | None = None,
 ) -> Speculated[P, R]: ...
 @overload
 def speculate(
-    fn: None = None, *, watch: int = 3, executor: str | None = None, verify: int = 0
+    fn: None = None,
+    *,
+    watch: int = 3,
+    executor: str | None = None,
+    verify: int = 0,
+    backend: str | Callable[..., Any] | None = None,
 ) -> Callable[[Callable[P, R]], Speculated[P, R]]: ...
-def speculate(fn: Any = None, *, watch: int = 3, executor: str | None = None, verify: int = 0) -> Any:
+def speculate(
+    fn: Any = None,
+    *,
+    watch: int = 3,
+    executor: str | None = None,
+    verify: int = 0,
+    backend: str | Callable[..., Any] | None = None,
+) -> Any:
     """Return ``fn`` as a speculated function: after ``watch`` watched calls it runs as one graph, with eager's results
     (JANUS 3).
 
@@ -353,8 +371,13 @@ def speculate(fn: Any = None, *, watch: int = 3, executor: str | None = None, ve
     make is made twice, by the graph on copies and by ``fn`` for real; a graph that differs is reported and not used any
     more.
 
+    ``backend``, instead of ``executor``: the name of a back end of ``torch.compile``, of those that
+    ``torch._dynamo.list_backends()`` has, or a function that takes an FX graph of ATen operators and example inputs and
+    returns a function. It has to agree
+    with replay on a few calls before it is used; where it cannot take the graph, replay runs it.
+
     Raises Unsupported if ``fn`` is not callable, ``watch`` is less than 1, ``verify`` is negative or there is no such
-    executor.
+    executor or back end.
 
         >>> import torch, torchjanus
         >>> double = torchjanus.speculate(lambda x: x * 2, executor="replay")
@@ -367,6 +390,10 @@ def speculate(fn: Any = None, *, watch: int = 3, executor: str | None = None, ve
         raise Unsupported(f"speculate(watch={watch!r}): the number of watched calls is an integer of at least 1.")
     if isinstance(verify, bool) or not isinstance(verify, int) or verify < 0:
         raise Unsupported(f"speculate(verify={verify!r}): every how many calls to check, an integer; 0 for never.")
+    if backend is not None:
+        if executor is not None:
+            raise Unsupported("speculate() takes an executor or a back end, not both.")
+        executor = executor_of(backend)
     if executor is not None:
         check_executor(executor)
     if fn is None:

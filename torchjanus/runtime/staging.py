@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from torchjanus.core.errors import NotStaged, Refused, Unsupported
 from torchjanus.core.kinds import isinstance
@@ -89,7 +90,7 @@ class StagedGraph:
         """The graph as S-expressions (see docs/staging.md). Raises Unsupported for what they have no words for."""
         return expressions(self.graph)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the graph. Raises Unsupported for arguments for which it was not made."""
         given = self._program.given
         if len(args) != len(given.args) or kwargs.keys() != given.kwargs.keys():
@@ -101,6 +102,8 @@ class StagedGraph:
             _check(type_, value, f"argument {number}", sizes)
         for name, type_ in given.kwargs.items():
             _check(type_, kwargs[name], f"argument {name}", sizes)
+        if self._program.asked_grad:
+            _check_gradients((given.args, given.kwargs), (args, kwargs))
         return self._run(args, kwargs)
 
 
@@ -146,11 +149,19 @@ def _check(type_: Any, value: Any, what: str, sizes: dict[str, int]) -> None:
         raise Unsupported(f"{what} is {value!r}; the graph was made for {type_!r}. Use Rep for what may differ.")
 
 
+def _check_gradients(types: Any, values: Any) -> None:
+    """Raise Unsupported unless the same tensors require gradients: the program has asked."""
+    for type_, value in zip(pytree.tree_leaves(types), pytree.tree_leaves(values), strict=True):
+        spec = type_.type if isinstance(type_, Rep) else None
+        if isinstance(spec, TensorSpec) and value.requires_grad is not spec.requires_grad:
+            raise Unsupported("the program asks which tensors require gradients: stage it with such that do as these")
+
+
 def _check_type(type_: Any, value: Any, what: str, sizes: dict[str, int]) -> None:
     match type_:
         case TensorSpec():
             fits = isinstance(value, torch.Tensor) and value.dtype is type_.dtype and value.ndim == len(type_.sizes)
-            if not fits or str(value.device) != type_.device:
+            if not fits or str(value.device) != type_.device or value.is_conj() or value.is_neg():
                 raise Unsupported(
                     f"{what} is no tensor {type_.dtype} of {len(type_.sizes)} dimensions on {type_.device}"
                 )

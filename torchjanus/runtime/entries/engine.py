@@ -18,6 +18,7 @@ import torch
 
 from torchjanus.core.errors import Refused, Unsupported
 from torchjanus.core.settings import EXECUTOR
+from torchjanus.execute.backends.dynamo import OTHER, ByBackend, backend_named
 from torchjanus.execute.compiled import server
 from torchjanus.execute.compiled.inductor import Inductor
 from torchjanus.execute.compiled.loading import ready_to_load
@@ -60,7 +61,9 @@ Run = Callable[[Sequence[torch.Tensor], Sequence[float | int]], list[torch.Tenso
 
 def check_executor(name: str) -> str:
     """Return the name, if there is such an executor. Raises Unsupported."""
-    if name not in EXECUTORS:
+    if name.startswith(OTHER):
+        backend_named(name)
+    elif name not in EXECUTORS:
         raise Unsupported(f"executor={name!r}: torchjanus has {', '.join(map(repr, EXECUTORS))}.")
     return name
 
@@ -78,7 +81,7 @@ def default_executor(name: str | None = None) -> str:
 
 def make_ready(executor: str) -> None:
     """Import what compiling and loading need, which takes a second, and let the server of children do so beside it."""
-    if executor != "replay":
+    if executor in ("auto", "inductor"):
         server.start()
         look_around()
         ready_to_load()
@@ -178,7 +181,8 @@ class Engine:
                 weakref.finalize(self, self._ticket.cancel)
                 self._exchange(self._meanwhile)
                 return
-            candidate = Inductor(self._compiled)
+            other = self._executor.startswith(OTHER)
+            candidate = ByBackend(self._compiled, self._executor) if other else Inductor(self._compiled)
         except Exception as error:  # an artifact that cannot be made must not fail the call
             self._not_compiled(error)
         else:
@@ -212,12 +216,13 @@ class Engine:
     def _not_compiled(self, error: BaseException) -> None:
         if isinstance(error, Refused):
             self.reasons.append(error.refusal.reason)
-        self._notes.append(f"inductor could not compile the graph: {type(error).__name__}: {_first_line(error)}")
+        who = self._executor.removeprefix(OTHER) if self._executor != "auto" else "inductor"
+        self._notes.append(f"{who} could not compile the graph: {type(error).__name__}: {_first_line(error)}")
 
     def _take(self, candidate: Inductor, seconds: float) -> None:
         kept, self.keys = candidate.kept, candidate.keys
         done = "loaded what an earlier run had compiled" if kept else "compiled the graph"
-        self._notes.append(f"inductor {done} in {seconds:.1f} s")
+        self._notes.append(f"{candidate.name} {done} in {seconds:.1f} s")
         self._verdict = candidate.verdict
         said = self._verdict.said() if kept and self._verdict is not None else ""
         if said == "trails" and self._executor == "auto":
@@ -227,7 +232,7 @@ class Engine:
         self._passed, self._leads = said in ("passed", "leads"), said == "leads"
         needed = _TRIED_SIZES if self.lowered.program.dimensions else _TRIED
         self._trial = Trial(candidate, self.replay, _TRIED_AGAIN if self._passed else needed)
-        self.current = "replay, inductor on trial"
+        self.current = f"replay, {candidate.name} on trial"
         self._exchange(self._try)
 
     def _try(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor] | Violated:
@@ -267,7 +272,7 @@ class Engine:
         self._trial = None
         if trial.trusted:
             calls = "a call, as it did in an earlier run" if self._passed else f"{trial.agreed} calls"
-            self._notes.append(f"inductor agreed with replay on {calls}")
+            self._notes.append(f"{candidate.name} agreed with replay on {calls}")
             if trial.undetermined:
                 first, *others = trial.undetermined.values()
                 which = f"{first} and {len(others)} more" if others else first

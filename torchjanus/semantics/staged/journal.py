@@ -6,13 +6,16 @@ those of the other arm. Knows nothing of graphs.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import torch
+
 from torchjanus.core.kinds import isinstance
 
-__all__ = ["MUTATORS", "Journal", "contents_of", "reachable", "restore"]
+__all__ = ["MUTATORS", "Journal", "changed", "contents_of", "reachable", "restore", "snapshot", "unchanged"]
 
 MUTATORS = frozenset({
     "append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "sort", "reverse", "update",
@@ -60,6 +63,11 @@ def restore(obj: Any, contents: Any) -> None:
 
 
 _LEAVES = (int, float, str, bytes, complex, type(None), type, ModuleType, BuiltinFunctionType)
+_LIBRARIES = frozenset(
+    """builtins types collections functools torch abc enum typing torchjanus numpy dataclasses weakref inspect
+    contextlib""".split()
+)
+_NATIVE = (ModuleType, BuiltinFunctionType, torch.Tensor)
 MOST = 200_000  # objects that are looked at
 
 
@@ -85,6 +93,62 @@ def reachable(roots: Iterable[Any]) -> set[int]:
         if type(getattr(one, "__dict__", None)) is dict:
             waiting.append(one.__dict__)
     return found
+
+
+def snapshot(roots: Iterable[Any]) -> dict[int, tuple[Any, ...]]:
+    """What the objects hold that can be reached, and the classes of the program among theirs."""
+    found: dict[int, tuple[Any, ...]] = {}
+    waiting = list(roots)
+    while waiting and len(found) < MOST:
+        one = waiting.pop()
+        if id(one) in found or isinstance(one, _LEAVES[:-3]) or isinstance(one, _NATIVE):
+            continue
+        cls = one if isinstance(one, type) else type(one)
+        if cls.__module__.startswith(("torchjanus.", "torch.fx.", "torch._", "sympy.")):
+            continue
+        if cls.__module__.partition(".")[0] not in _LIBRARIES and id(cls) not in found:
+            found[id(cls)] = cls, dict(vars(cls)), type(cls)
+            waiting += (*vars(cls).values(), *cls.__mro__)
+        if isinstance(one, type):
+            continue
+        contents = contents_of(one)
+        found[id(one)] = one, contents, type(one)
+        if isinstance(contents, dict):
+            waiting += contents.values()
+        elif contents is not None:
+            waiting += contents
+        elif isinstance(one, tuple | frozenset | deque):
+            found[id(one)] = one, tuple(one), type(one)
+            waiting += one
+        if isinstance(one, MethodType):
+            waiting += (one.__self__, one.__func__)
+        elif isinstance(one, FunctionType):
+            waiting += (*(one.__closure__ or ()), *(one.__defaults__ or ()))
+    return found
+
+
+def changed(before: dict[int, tuple[Any, ...]]) -> Any:
+    """An object that holds something else now; None if there is none."""
+    for one, contents, cls in before.values():
+        if type(one) is not cls:
+            return one
+        now: Any = dict(vars(one)) if isinstance(one, type) else contents_of(one)
+        if now is None and isinstance(one, tuple | frozenset | deque):
+            now = tuple(one)
+        if not unchanged(now, contents):
+            return one
+    return None
+
+
+def unchanged(one: Any, other: Any) -> bool:
+    """Whether two contents hold the same objects."""
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(one[key] is other[key] for key in one)
+    if isinstance(one, set) and isinstance(other, set):
+        return {*map(id, one)} == {*map(id, other)}
+    return one is other
 
 
 class Journal:

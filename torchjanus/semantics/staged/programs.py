@@ -16,6 +16,7 @@ from torchjanus.rewrite.hooks.lifted import lifted_form
 from torchjanus.rewrite.syntax.sites import Site
 from torchjanus.semantics.protocols.virtualize import underlying
 from torchjanus.semantics.staged.builder import Builder
+from torchjanus.semantics.staged.journal import changed, snapshot
 from torchjanus.semantics.staged.loops import Loops
 from torchjanus.semantics.staged.merging import is_plain, same_type
 from torchjanus.semantics.staged.semantics import Staged
@@ -45,6 +46,7 @@ class Program:
     graph: Graph
     given: Given
     grad: bool
+    asked_grad: bool
 
 
 class GraphFunction:
@@ -86,18 +88,28 @@ class _Making:
         values = [self._input(type_, Path("arg", None, Const(n))) for n, type_ in enumerate(given.args)]
         named = {name: self._input(type_, Path("kwarg", None, Const(name))) for name, type_ in given.kwargs.items()}
         cells = tuple(self.target.__closure__ or ())
-        roots = (*args, *kwargs.values(), *self.leading, *cells)
+        roots = (*args, *kwargs.values(), *values, *named.values(), *self.leading, *cells)
         semantics = Staged(staging, roots, self._applied)
+        before, dtype = snapshot(roots), torch.get_default_dtype()
         code = self.target.__code__
         try:
             with torch.enable_grad() if staging.grad else torch.no_grad():
                 result = self._run(semantics, self.target, (*self.leading, *values), named)
             graph = staging.builder.graph
             graph.result = self._result(result)
+            other = changed(before)
+            if other is None:
+                other = changed(semantics.met)
+            if other is not None or torch.get_default_dtype() is not dtype:
+                raise refused(
+                    "staged-mutation", f"a {type(other).__name__} from before the call is changed while it is staged",
+                    "Code that is not staged (native code, a property, a class) changes it: once, not in each call.",
+                    "Return what changes.",
+                )  # fmt: skip
         except Refused as error:
             raise error.at(Place(code.co_filename, code.co_firstlineno, 0, code.co_qualname)) from error
         graph.functions = [one.made for one in self.definitions.values() if one.made is not None]
-        return Program(self._checked(graph), given, staging.grad)
+        return Program(self._checked(graph), given, staging.grad, staging.asked_grad)
 
     def _run(self, semantics: Staged, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with using(semantics), Recording(self.staging):

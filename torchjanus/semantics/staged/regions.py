@@ -17,7 +17,7 @@ import torch
 from torchjanus.core.errors import JanusError, refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite.hooks.lifted import RETURN, Exit, cells_of
-from torchjanus.semantics.staged.journal import Journal, contents_of, restore
+from torchjanus.semantics.staged.journal import Journal, contents_of, restore, unchanged
 from torchjanus.semantics.staged.merging import Merging, is_plain
 from torchjanus.semantics.staged.tensors import is_fake
 from torchjanus.semantics.staged.values import (
@@ -64,6 +64,7 @@ class Regions(Merging):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.journals: list[Journal] = []
+        self.thrown: dict[int, BaseException] = {}  # errors that statements of the program have raised, by id
         self.variables: dict[int, str] = {}  # names of variables, by id of their cells
 
     def changes(self, obj: Any) -> None:
@@ -119,7 +120,7 @@ class Regions(Merging):
         if self.journals:  # what is changed here is changed within the part around it, too
             for obj, _ in before.values():
                 self.journals[-1].note(obj)
-        changed = {number: one for number, one in after.items() if not _unchanged(one[1], before[number][1])}
+        changed = {number: one for number, one in after.items() if not unchanged(one[1], before[number][1])}
         return Arm(block, left, changed, before, pending)
 
     def _raises(self, error: Exception) -> Raised:
@@ -127,6 +128,12 @@ class Regions(Merging):
             raise refused(
                 "staged-recursion", "a function that calls itself without end", "A staged value decides whether it "
                 "does: each call is staged, and calls itself again.", "Mark it with torchjanus.stage.", self.place,
+            ) from error  # fmt: skip
+        if id(error) not in self.thrown:
+            raise refused(
+                "staged-value", f"{type(error).__name__} on one of two ways: {str(error)[:200]}", "No statement of the "
+                "program raises it, so it may be that a value is not known here.",
+                "Do it outside of the staged function.", self.place,
             ) from error  # fmt: skip
         if self.trying:
             raise refused(
@@ -308,14 +315,6 @@ _DEAD: Any = object()
 def raised(kind: type[BaseException], args: tuple[Any, ...]) -> None:
     """Raise an error. Graphs call it."""
     raise kind(*args)
-
-
-def _unchanged(one: Any, other: Any) -> bool:
-    if isinstance(one, tuple | list):
-        return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(one[key] is other[key] for key in one)
-    return bool(one == other)
 
 
 def kinds_of(left: Any) -> frozenset[int]:

@@ -23,11 +23,11 @@ from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks import BINARY, COMPARE, INPLACE, UNARY, hide_frames
 from torchjanus.rewrite.hooks.lifted import BREAK, RETURN, Exit, LiftedSemantics, lifted_form
 from torchjanus.semantics.known.not_entered import NATIVE_MODULES, module_reason
-from torchjanus.semantics.staged.journal import MUTATORS, reachable
+from torchjanus.semantics.staged.journal import MUTATORS, reachable, snapshot
 from torchjanus.semantics.staged.loops import Loops
 from torchjanus.semantics.staged.merging import is_plain
 from torchjanus.semantics.staged.natives import NATIVES, Zipped, is_impure
-from torchjanus.semantics.staged.staging import is_staged
+from torchjanus.semantics.staged.staging import EFFECTS, is_staged
 from torchjanus.semantics.staged.values import (
     ObjectType,
     Poison,
@@ -51,6 +51,7 @@ class Staged(LiftedSemantics):
         self.staging = staging
         self.roots = list(roots)  # what was there before: it may not be changed
         self._before: set[int] | None = None
+        self.met: dict[int, tuple[Any, ...]] = {}  # what objects of global variables held when they were first read
         self.applied = applied  # asked first with each callee: what makes graph functions of staged ones
 
     def at(self, site: Site) -> Loops:
@@ -64,7 +65,7 @@ class Staged(LiftedSemantics):
         staging = self.at(at)
         if self._before is None:
             self._before = reachable(self.roots)
-        if id(obj) in self._before:
+        if id(obj) in self._before or isinstance(obj, type | types.ModuleType):
             raise refused(
                 "staged-mutation", f"a {type(obj).__name__} from before the call is changed",
                 "A staged function is run once, its graph many times: the change would be made once.",
@@ -113,6 +114,8 @@ class Staged(LiftedSemantics):
             if not isinstance(value, type | types.ModuleType | FunctionType):
                 self.roots.append(value)
                 self._before = None
+                if id(value) not in self.met:
+                    self.met |= {n: one for n, one in snapshot([value]).items() if n not in self.met}
         return value
 
     # ---- reads ----
@@ -282,7 +285,9 @@ class Staged(LiftedSemantics):
         staging = self.at(at)
         if not is_staged(value):
             if not value:
-                raise AssertionError(*([] if message is None else [message()]))
+                error = AssertionError(*([] if message is None else [message()]))
+                staging.thrown[id(error)] = error
+                raise error
             return
         text = () if message is None else (message(),)
         staging.check(staging.truth(value), AssertionError, text)
@@ -449,7 +454,8 @@ class Staged(LiftedSemantics):
         if owner is not None and name in MUTATORS and isinstance(owner, list | dict | set):
             self.changes(at, owner)
             return fn(*args, **kwargs)
-        if is_impure(fn):
+        of_torch = (getattr(fn, "__module__", None) or "").partition(".")[0] == "torch"
+        if is_impure(fn) or (of_torch and name in EFFECTS):
             raise refused("staged-effect", f"{name}()", "A staged function is run once, its graph many times.",
                           "Do it outside of the staged function.", staging.place)  # fmt: skip
         if name == "apply" and isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
@@ -460,9 +466,15 @@ class Staged(LiftedSemantics):
         if any(isinstance(one, StagedNumber) for one in pytree.tree_leaves((args, kwargs))):
             if isinstance(owner, torch.Tensor):  # torch does not take such numbers before it asks whose call it is
                 return staging.operation(getattr(torch.Tensor, name), (owner, *args), kwargs)
-            if (getattr(fn, "__module__", None) or "").partition(".")[0] == "torch" or resolve_name(fn) is not None:
+            if of_torch or resolve_name(fn) is not None:
                 return staging.operation(fn, args, kwargs)
         return fn(*args, **kwargs)
+
+    def raised(self, at: Site, exception: Any) -> Any:
+        if isinstance(exception, type) and issubclass(exception, BaseException):
+            exception = exception()
+        self.at(at).thrown[id(exception)] = exception
+        return exception
 
     def caught(self, at: Site, exception: BaseException) -> None:
         hide_frames(exception)

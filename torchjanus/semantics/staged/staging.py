@@ -33,7 +33,7 @@ from torchjanus.semantics.staged.values import (
 )
 from torchjanus.tracegraph.graph import Const, Operand, Ref, Sequence
 
-__all__ = ["Recording", "Staging", "is_staged"]
+__all__ = ["EFFECTS", "Recording", "Staging", "is_staged"]
 
 _COMPARING = {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.not_, operator.is_}
 _TRUTHS = {*_COMPARING, operator.is_not, bool, isinstance, math.isnan, math.isinf, math.isfinite}
@@ -43,11 +43,18 @@ _READING = frozenset({"dtype", "device", "layout", "requires_grad", "ndim", "is_
                       "itemsize", "is_quantized", "is_mps", "is_xpu", "is_meta", "name", "grad_fn", "output_nr",
                       "is_nested", "is_cpu", "is_mkldnn"})  # fmt: skip
 # Functions whose effects are not the graph's.
-_EFFECTS = frozenset({
+EFFECTS = frozenset({
     "backward", "manual_seed", "seed", "set_rng_state", "retain_grad", "register_hook", "set_default_dtype",
     "register_post_accumulate_grad_hook", "numpy", "set_", "share_memory_", "set_default_device", "resize_",
     "__array__", "tolist", "data_ptr", "storage", "untyped_storage",
 })  # fmt: skip
+# Operators that raise for no contents of tensors, once their kinds fit.
+_NEVER_RAISING = frozenset(
+    """add sub mul truediv neg pos abs eq ne lt le gt ge sum mean exp log tanh sigmoid relu sqrt matmul mm linear cat
+    stack zeros ones zeros_like clone ones_like where max min norm sin cos t transpose unsqueeze squeeze softmax
+    log_softmax pow clamp all any detach _set_grad_enabled float double dot mv reshape view flatten expand iadd isub
+    imul add_ sub_ mul_""".split()
+)
 _NAMESPACES = frozenset({"aten", "prims", "torchvision"})
 _FETCHING = frozenset({"item", "__bool__", "__int__", "__float__", "__index__", "__len__", "__contains__"})
 
@@ -65,6 +72,7 @@ class Staging:
         self.builders = [Builder(name, self.fakes, lambda: self.place)]
         self.site: Site | None = None
         self.grad = torch.is_grad_enabled()
+        self.asked_grad = False  # whether the program has looked at whether tensors require gradients
         self.trying = 0  # how many ``try`` blocks of the program are around what runs
 
     @property
@@ -244,7 +252,7 @@ class Staging:
         owner = getattr(function, "__self__", None)
         if name == "__get__" and args:
             return self._attribute(function, owner.__name__, args[0])  # type: ignore[union-attr]
-        if name in ("__set__", "__delete__") or name in _EFFECTS:
+        if name in ("__set__", "__delete__") or name in EFFECTS:
             raise refused(
                 "staged-effect", f"{getattr(owner, '__name__', name) if name[:2] == '__' else name}()",
                 "A graph that is staged computes; it does not change gradients, generators or attributes of tensors, "
@@ -262,6 +270,11 @@ class Staging:
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda") or torch.is_inference_mode_enabled():
             raise refused("staged-mode", "autocast or inference mode", "Staged graphs do not record these modes.",
                           "Call the staged function in the mode instead.", self.place)  # fmt: skip
+        if self.trying and name not in _NEVER_RAISING:
+            raise refused(
+                "staged-try", f"{name or function}() within try", "Whether it raises is known when the graph runs: "
+                "handlers run when the function is staged.", "Do it before the try statement.", self.place,
+            )  # fmt: skip
         given, named = self.symbols(args), self.symbols(kwargs)
         seen = [one for one in pytree.tree_leaves((given, named)) if isinstance(one, torch.Tensor)]
         before = [one._version for one in seen]
@@ -332,6 +345,8 @@ class Staging:
         if name == "shape":
             return self.shape(tensor)
         if name in _READING:
+            if name in ("requires_grad", "is_leaf", "grad_fn"):
+                self.asked_grad = True
             return getattr(self.symbols(tensor), name)
         if name in ("grad", "_grad"):
             raise refused("staged-effect", ".grad", "Gradients are there when the graph has run.", "", self.place)

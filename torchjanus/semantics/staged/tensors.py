@@ -166,3 +166,10 @@ class Fakes:
                 f"Its result depends on values that are not known when a function is staged ({type(error).__name__}).",
                 "Give the sizes it depends on as numbers, or compute it outside of the staged function.", place,
             ) from error  # fmt: skip
+        except (TypeError, IndexError, RuntimeError) as error:
+            if "Sym" not in str(error):
+                raise
+            raise refused(
+                "staged-shape", f"{what} of staged numbers", "Torch takes no number there that is not known.",
+                "Give it as a number.", place,
+            ) from error  # fmt: skip
