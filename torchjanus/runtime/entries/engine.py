@@ -140,6 +140,7 @@ class Engine:
         self._compiled = lowered
         self.replay = Replay.of(lowered)
         self._executor = executor
+        self._who = executor.removeprefix(OTHER) if executor.startswith(OTHER) else "inductor"  # makes the candidate
         self._exchange = exchange
         self._adopting = threading.Lock()
         self.compiled: Executable | None = None  # the trusted artifact, while it runs calls
@@ -216,13 +217,12 @@ class Engine:
     def _not_compiled(self, error: BaseException) -> None:
         if isinstance(error, Refused):
             self.reasons.append(error.refusal.reason)
-        who = self._executor.removeprefix(OTHER) if self._executor != "auto" else "inductor"
-        self._notes.append(f"{who} could not compile the graph: {type(error).__name__}: {_first_line(error)}")
+        self._notes.append(f"{self._who} could not compile the graph: {type(error).__name__}: {_first_line(error)}")
 
     def _take(self, candidate: Inductor, seconds: float) -> None:
         kept, self.keys = candidate.kept, candidate.keys
         done = "loaded what an earlier run had compiled" if kept else "compiled the graph"
-        self._notes.append(f"{candidate.name} {done} in {seconds:.1f} s")
+        self._notes.append(f"{self._who} {done} in {seconds:.1f} s")
         self._verdict = candidate.verdict
         said = self._verdict.said() if kept and self._verdict is not None else ""
         if said == "trails" and self._executor == "auto":
@@ -232,7 +232,7 @@ class Engine:
         self._passed, self._leads = said in ("passed", "leads"), said == "leads"
         needed = _TRIED_SIZES if self.lowered.program.dimensions else _TRIED
         self._trial = Trial(candidate, self.replay, _TRIED_AGAIN if self._passed else needed)
-        self.current = f"replay, {candidate.name} on trial"
+        self.current = f"replay, {self._who} on trial"
         self._exchange(self._try)
 
     def _try(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor] | Violated:
@@ -272,7 +272,7 @@ class Engine:
         self._trial = None
         if trial.trusted:
             calls = "a call, as it did in an earlier run" if self._passed else f"{trial.agreed} calls"
-            self._notes.append(f"{candidate.name} agreed with replay on {calls}")
+            self._notes.append(f"{self._who} agreed with replay on {calls}")
             if trial.undetermined:
                 first, *others = trial.undetermined.values()
                 which = f"{first} and {len(others)} more" if others else first
