@@ -229,3 +229,32 @@ def test_placeholders_touched_by_two_threads_are_tensors() -> None:
         speculated(x)
     assert wrong == []
     assert speculated.coexecution.transitions >= 20
+
+
+def test_hooks_that_are_registered_after_a_path_was_learnt_run() -> None:
+    for register in (
+        lambda w, hook: w.register_hook(hook),
+        lambda w, hook: w.register_post_accumulate_grad_hook(hook),
+        lambda w, hook: w.expand_as(w).grad_fn.next_functions[0][0].register_hook(hook),
+    ):
+        w = torch.randn(4, requires_grad=True)
+        node = w.expand_as(w).grad_fn
+        seen: list[int] = []
+
+        def step(x: torch.Tensor, w: torch.Tensor = w) -> float:
+            w.grad = None
+            loss = (x * w).sum()
+            loss.backward()
+            return loss.item()
+
+        speculated = coexecuted(step)
+        for _ in range(5):
+            speculated(torch.randn(6, 4))
+        before = speculated.coexecution.served
+        assert before > 0
+        register(w, lambda *_, seen=seen: seen.append(1))
+        for _ in range(3):
+            speculated(torch.randn(6, 4))
+        assert seen == [1, 1, 1]
+        assert speculated.coexecution.served == before
+        assert node is not None

@@ -22,6 +22,7 @@ from torchjanus.execute.staged import Staged, StagedRun
 from torchjanus.graph.ir.lowered import FromInput, GradState, Lowered
 from torchjanus.graph.lowering.lower import lower
 from torchjanus.graph.lowering.risks import Limits, cannot_fail_within
+from torchjanus.host.node_hooks import has_node_hooks
 from torchjanus.host.source import Source
 from torchjanus.runtime.coexecution.events import Kind, Meta, Origin
 from torchjanus.runtime.coexecution.matching import Matcher, matchers
@@ -197,6 +198,7 @@ class Served:
             and tensor.grad_fn is None
             and not tensor._backward_hooks
             and not getattr(tensor, "_post_accumulate_grad_hooks", None)
+            and not (meta.requires_grad and has_node_hooks(tensor))
             and not tensor.is_inference()
             and not tensor.is_conj()
             and not tensor.is_neg()
