@@ -18,6 +18,7 @@ from torchjanus.cli.discovery import AFTER, Selection, compiled, watch_imports
 from torchjanus.cli.ranks import with_other_ranks
 from torchjanus.cli.reasons import listing, page
 from torchjanus.cli.script import NotRunnable, load, locate, run
+from torchjanus.cli.status import show_status
 from torchjanus.cli.summary import (
     Summary,
     print_report,
@@ -139,6 +140,7 @@ def run_command(options: argparse.Namespace, selection: Selection | None) -> int
         watch_imports(selection)
         if selection.taken and runtime.default_executor() != "replay":
             server.start()  # it imports what it needs while the script loads its data
+    show_status()
     begin = time.perf_counter()
     exit_code = run(code, script, arguments, module)
     summary = Summary(

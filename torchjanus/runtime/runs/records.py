@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.logs import logger, topic_of
 from torchjanus.core.remarks import Remarks
 
-__all__ = ["Counts", "Event", "EventLog", "Profile", "Statistics"]
+__all__ = ["LISTENERS", "Counts", "Event", "EventLog", "Profile", "Statistics"]
+
+# Called with each text once: the function's name, the kind of the event, its text and its place.
+LISTENERS: list[Callable[[str, str, str, Place], None]] = []
 
 MAX_EVENTS = 1000  # the oldest are dropped
 MAX_REFUSALS = 100
@@ -113,6 +117,8 @@ class EventLog:
         self.events.append(Event(self.number, kind, text, place, reason))
         if text not in self._said and len(self._said) < MAX_EVENTS:
             self._said.add(text)
+            for listener in LISTENERS:
+                listener(self.name, kind, text, place)
             logger(topic_of(kind)).info("%s %s: %s", place if place.line else self.name, kind, text)
 
     def unroll(self, text: str, refusal: Refusal) -> None:
