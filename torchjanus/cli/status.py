@@ -1,4 +1,4 @@
-"""What a person at a terminal sees while the program runs: a line when the state of a step changes, each refusal once."""
+"""What a person at a terminal sees while the program runs: when the state of a step changes, and each refusal once."""
 
 from __future__ import annotations
 
