@@ -120,9 +120,9 @@ class Memory:
             offset = (start - base_start) // tensor.element_size()
             other = tensor.dtype != base.dtype
             bits = (tensor.is_conj(), tensor.is_neg()), (base.is_conj(), base.is_neg())
-            differ = bits[0] if other else tuple(one is not below for one, below in zip(*bits, strict=True))
+            conjugated, negated = bits[0] if other else (one is not below for one, below in zip(*bits, strict=True))
             size, stride = tuple(tensor.size()), tuple(tensor.stride())
-            return ViewOf(source, size, stride, offset, *differ, dtype=tensor.dtype if other else None)
+            return ViewOf(source, size, stride, offset, conjugated, negated, tensor.dtype if other else None)
         return None
 
 

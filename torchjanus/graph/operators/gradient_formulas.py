@@ -50,12 +50,12 @@ def prod(input: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: 
     return _Prod.apply(input, where, dtype)  # type: ignore[no-untyped-call]
 
 
-def maximum(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def maximum(input: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
     """The replacement for ``torch.max``."""
     return _extremum(torch.max, input, args, kwargs)
 
 
-def minimum(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def minimum(input: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
     """The replacement for ``torch.min``."""
     return _extremum(torch.min, input, args, kwargs)
 
