@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 import torchjanus
 from tests.runtime.coexecution.programs import PROGRAMS, Twins
@@ -35,3 +36,10 @@ def test_a_path_that_is_learnt_leaves_no_divergence_behind() -> None:
     assert "co-executed:" in str(explained)
     assert "fetch by Tensor.__bool__" in explained.detailed()
     assert explained.data()["coexecution"]["transitions"] == report.transitions
+
+
+def test_the_size_of_a_placeholder_is_a_size() -> None:
+    step = coexecuted(lambda x: ((x * 2).shape, x.size()))
+    for _ in range(5):
+        assert [type(size) for size in step(torch.ones(3, 4))] == [torch.Size] * 2
+    assert step.coexecution.served > 0

@@ -203,7 +203,7 @@ class Recorder:
             self._fetch(one, args, result)
             shows = isinstance(result, np.ndarray)
         else:
-            tree = map_leaves(result, leaf)
+            tree = result if type(result) is torch.Size else map_leaves(result, leaf)
             if not outs and kind is Kind.OPERATOR and (result is not None or one.access == "__get__"):
                 if result is not None and one.short not in _ANSWERS:
                     raise _Odd(f"{one.name} gives a {type(result).__name__}")
