@@ -22,7 +22,7 @@ LAYERS: list[set[str]] = [
     {"graph", "semantics"},
     {"execute"},
     {"runtime"},
-    {"report", "testing"},
+    {"testing"},
     {"cli"},
     {"__init__", "__main__"},
 ]
@@ -59,7 +59,16 @@ PACKAGES: dict[str, list[set[str]]] = {
         {""},
     ],
     "trace": [{"loops"}, {""}],
-    "runtime": [{"launch"}, {"runs"}, {"coexecution", "entries"}, {"pass_log"}, {"learning"}, {"parts"}, {""}],
+    "runtime": [
+        {"launch"},
+        {"runs"},
+        {"coexecution", "entries"},
+        {"pass_log"},
+        {"learning"},
+        {"parts"},
+        {""},
+        {"report"},
+    ],
     "cli": [{"discovery"}, {""}],
 }
 STDLIB_ONLY = {"rewrite"}

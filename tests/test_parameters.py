@@ -24,6 +24,7 @@ THEIR_OWN = {
     ("graph/operators/stand_ins.py", "_new_rounded"),
     ("graph/operators/stand_ins.py", "_full"),
     ("graph/operators/stand_ins.py", "tensor_given"),
+    ("runtime/saving.py", "load"),
     ("trace/rewriting.py", "made"),
     ("graph/lowering/common_prefix.py", "finish"),
     ("semantics/containers/number_rows.py", "made_as"),

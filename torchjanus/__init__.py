@@ -7,9 +7,9 @@ require_supported()
 
 from torchjanus.core import logs, settings
 from torchjanus.core.errors import JanusError, NewGraph, NotStaged, Refusal, SourceUnavailable, Unsupported
-from torchjanus.report.explanation import Explanation, explain
 from torchjanus.rewrite.hooks import Semantics
 from torchjanus.runtime import Speculated, Statistics, load, speculate, stance, vary
+from torchjanus.runtime.report.explanation import Explanation, explain
 from torchjanus.runtime.staging import Rep, StagedGraph, stage, staged
 from torchjanus.semantics.protocols.imperative import Imperative
 from torchjanus.semantics.protocols.virtualize import virtualize

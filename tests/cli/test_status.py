@@ -11,7 +11,7 @@ import torch
 from tqdm import tqdm
 
 import torchjanus
-from tests.report import programs
+from tests.runtime.report import programs
 from torchjanus.cli.status import show_status
 from torchjanus.runtime.runs.records import LISTENERS
 

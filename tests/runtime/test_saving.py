@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import torchjanus
-from tests.report import programs
+from tests.runtime.report import programs
 from torchjanus.execute.compiled.store import VARIABLE
 from torchjanus.runtime.runs import lowering_cache
 

@@ -33,7 +33,7 @@ from torchjanus.core.reasons import reasons
 from torchjanus.core.versions import installed_torch
 from torchjanus.execute.compiled import server
 from torchjanus.host.collectives import communicated
-from torchjanus.report.explanation import explain
+from torchjanus.runtime.report.explanation import explain
 
 __all__ = ["main"]
 

@@ -17,7 +17,7 @@ from torchjanus.cli.summary import Summary
 
 __all__ = ["with_other_ranks"]
 
-PATIENCE = datetime.timedelta(seconds=30)  # how long the first rank waits for the report of another one
+TIMEOUT = datetime.timedelta(seconds=30)  # how long the first rank waits for the report of another one
 
 
 def with_other_ranks(summary: Summary) -> Summary | None:
@@ -40,7 +40,7 @@ def with_other_ranks(summary: Summary) -> Summary | None:
 
 def _store() -> Any:
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return torch._C._distributed_c10d.TCPStore(host, port, is_master=False, timeout=PATIENCE)
+    return torch._C._distributed_c10d.TCPStore(host, port, is_master=False, timeout=TIMEOUT)
 
 
 def _received(store: Any, key: str) -> dict[str, Any] | None:

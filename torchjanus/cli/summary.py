@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from torchjanus.report.chrome_trace import chrome_trace
-from torchjanus.report.page import html_page
+from torchjanus.runtime.report.chrome_trace import chrome_trace
+from torchjanus.runtime.report.page import html_page
 
 __all__ = [
     "FunctionSummary",

@@ -64,7 +64,7 @@ class Collective:
         self.fn, self.layout, self.starts, self.objects = fn, layout, starts, objects
         self.__qualname__ = fn.__name__
 
-    def __call__(self, *tensors: torch.Tensor, **rest: Any) -> Any:
+    def __call__(self, /, *tensors: torch.Tensor, **rest: Any) -> Any:
         given, written, place = dict(rest), [], 0
         for name, count, writes in self.layout:
             taken = [each.detach() for each in tensors[place : place + abs(count)]]

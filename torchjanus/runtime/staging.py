@@ -114,7 +114,7 @@ class Stage(GraphFunction):
         super().__init__(fn)
         functools.update_wrapper(self, fn)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:

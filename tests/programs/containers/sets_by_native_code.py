@@ -183,8 +183,8 @@ def iterators_tell_their_class_and_length():
     held, row = {"a": 1, "b": 2, "c": 3}, collections.deque((1, 2, 3))
 
     def step(x):
-        told = [described(iter(held)), described(reversed(held)), described(iter(row)), described(reversed(row))]
-        return x * 2, told, described(iter(SOME))
+        found = [described(iter(held)), described(reversed(held)), described(iter(row)), described(reversed(row))]
+        return x * 2, found, described(iter(SOME))
 
     return Program(step, inputs(), state=held)
 

@@ -23,7 +23,7 @@ __all__ = [
     "External",
     "Kind",
     "Meta",
-    "Origin",
+    "Provenance",
     "Trace",
     "exact",
     "exact_tree",
@@ -43,7 +43,7 @@ class Kind(Enum):
     HOST = "host"  # makes a tensor from Python data, or one whose size depends on contents: always really made
 
 
-class Origin(Enum):
+class Provenance(Enum):
     """Where a tensor that the step did not compute comes from."""
 
     FOUND = "found"  # an argument of a call of torch, met for the first time
@@ -111,7 +111,7 @@ class External:
     ``argument``: it is one of the step's arguments. ``shared``: its memory may belong to an array as well."""
 
     number: int
-    origin: Origin
+    provenance: Provenance
     meta: Meta
     first: int
     owner: int = -1
@@ -122,7 +122,16 @@ class External:
     @property
     def token(self) -> tuple[Any, ...]:
         """What is equal in all traces of a path."""
-        return self.number, self.origin, self.meta, self.first, self.owner, self.argument, self.shared, self.parameter
+        return (
+            self.number,
+            self.provenance,
+            self.meta,
+            self.first,
+            self.owner,
+            self.argument,
+            self.shared,
+            self.parameter,
+        )
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from torchjanus.graph.lowering.lower import lower
 from torchjanus.graph.lowering.risks import Limits, cannot_fail_within
 from torchjanus.host.node_hooks import has_node_hooks
 from torchjanus.host.source import Source
-from torchjanus.runtime.coexecution.events import Kind, Meta, Origin
+from torchjanus.runtime.coexecution.events import Kind, Meta, Provenance
 from torchjanus.runtime.coexecution.matching import Matcher, matchers
 from torchjanus.runtime.coexecution.path import Path, Plan
 from torchjanus.runtime.coexecution.placeholders import fill
@@ -86,7 +86,9 @@ class Served:
         self.draws = any(event.draws for event in self.events)
         self.escaping = frozenset(self.plan.escapes.values())
         self.computed = [n for n in range(self.count) if n not in self.externals]
-        self.gradients = {one.owner: one.number for one in self.externals.values() if one.origin is Origin.GRADIENT}
+        self.gradients = {
+            one.owner: one.number for one in self.externals.values() if one.provenance is Provenance.GRADIENT
+        }
         # For tensors whose memory the graph changes no other input may share it.
         changed = {*self.lowered.mutated, *self.lowered.restored}
         self.changed = frozenset(self.plan.inputs[index] for index in changed)

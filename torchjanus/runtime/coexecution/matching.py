@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.ir.program import Ref
-from torchjanus.runtime.coexecution.events import Event, External, Kind, Origin
+from torchjanus.runtime.coexecution.events import Event, External, Kind, Provenance
 from torchjanus.runtime.coexecution.kinds import called
 from torchjanus.runtime.coexecution.placeholders import placeholder
 
@@ -94,7 +94,12 @@ class _Writer:
         if kind is Ref:
             n = tree.index
             one = self.externals.get(n)
-            new = one is not None and one.origin is Origin.FOUND and one.first == self.number and n not in self.fixed
+            new = (
+                one is not None
+                and one.provenance is Provenance.FOUND
+                and one.first == self.number
+                and n not in self.fixed
+            )
             if new and n not in self._met:
                 self._met.add(n)
                 self.late.append(f"run.accept({n}, {text})")

@@ -15,7 +15,7 @@ import torch
 from torchjanus.core.errors import refused
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Cut, Input, Node, Program, Ref, Slot, SlotKind
-from torchjanus.runtime.coexecution.events import Event, External, Kind, Origin, Trace, exact
+from torchjanus.runtime.coexecution.events import Event, External, Kind, Provenance, Trace, exact
 from torchjanus.runtime.coexecution.kinds import DIFFERENTIATING, GIVING, called
 
 __all__ = ["HostFetch", "Path", "Plan", "floats_of", "with_floats"]
@@ -81,7 +81,7 @@ class Path:
         found = {
             n: trace.tensors[n]
             for n, one in trace.externals.items()
-            if one.origin is Origin.FOUND and not one.argument and not one.shared
+            if one.provenance is Provenance.FOUND and not one.argument and not one.shared
         }
         same = found.items() if not self.traces else ((n, t) for n, t in found.items() if self.fixed.get(n) is t)
         self.fixed = dict(same)
@@ -200,7 +200,7 @@ class Path:
         met = (n for event in nodes for n in (*event.inputs, *(ref.index for ref in event.outs)))
         used = dict.fromkeys(n for n in met if n in self.externals)
         for one in self.externals.values():
-            if one.origin is Origin.GRADIENT and one.owner in used:
+            if one.provenance is Provenance.GRADIENT and one.owner in used:
                 used.setdefault(one.number)
         return tuple(sorted(used))
 
@@ -217,7 +217,7 @@ class Path:
         one = self.externals[n]
         gradient = next((g.number for g in self.externals.values() if g.owner == n), None)
         grad = Ref(number[gradient]) if gradient in number else None
-        known = stage[one.first + (one.origin is Origin.HOST)]
+        known = stage[one.first + (one.provenance is Provenance.HOST)]
         return Input(self._like(one), one.meta.requires_grad, one.meta.is_leaf, grad, f"tensor {n}", known)
 
     def _like(self, one: External) -> torch.Tensor:

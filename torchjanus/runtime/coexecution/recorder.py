@@ -15,7 +15,7 @@ import torch
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Ref
-from torchjanus.runtime.coexecution.events import Event, External, Kind, Origin, Trace, is_constant, meta_of
+from torchjanus.runtime.coexecution.events import Event, External, Kind, Provenance, Trace, is_constant, meta_of
 from torchjanus.runtime.coexecution.kinds import Called, called, kind_of
 from torchjanus.runtime.coexecution.observer import Observer
 from torchjanus.semantics.known.framework_calls import accessor
@@ -119,7 +119,7 @@ class Recorder:
             self.refuse("coexecution-memory", what, "the graph has taken the tensor before.")
         return Ref(number)
 
-    def number(self, tensor: torch.Tensor, origin: Origin = Origin.FOUND, owner: int = -1) -> int:
+    def number(self, tensor: torch.Tensor, provenance: Provenance = Provenance.FOUND, owner: int = -1) -> int:
         """Return the tensor's number. One that was not known is from outside."""
         known = self._numbers.get(id(tensor))
         if known is not None:
@@ -140,7 +140,7 @@ class Recorder:
         argument = id(tensor) in self._arguments
         parameter = type(tensor) is torch.nn.Parameter
         self.externals[number] = External(
-            number, origin, meta_of(tensor), len(self.events), owner, argument, shared, parameter
+            number, provenance, meta_of(tensor), len(self.events), owner, argument, shared, parameter
         )
         if shared:
             self._shared[number] = copied(tensor)
@@ -151,7 +151,7 @@ class Recorder:
                 what = "a gradient has a backward graph itself"
                 self.refuse("coexecution-tensor", what, "it comes from outside.")
             else:
-                self.number(tensor.grad, Origin.GRADIENT, number)
+                self.number(tensor.grad, Provenance.GRADIENT, number)
         return number
 
     def _new(self, tensor: torch.Tensor) -> int:
@@ -183,7 +183,7 @@ class Recorder:
                 if value.grad_fn is not None:
                     what = f"{one.name} gives a tensor whose size depends on contents, with its backward graph"
                     self.refuse("coexecution-size", what, "the graph cannot make it, and Python's is not in the graph.")
-                ref = Ref(self.number(value, Origin.HOST))
+                ref = Ref(self.number(value, Provenance.HOST))
             elif id(value) in self._numbers:
                 ref = Ref(self._numbers[id(value)])
             else:

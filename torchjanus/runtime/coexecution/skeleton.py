@@ -25,7 +25,7 @@ from torchjanus.core.trees import map_leaves
 from torchjanus.execute.running.base import Violated
 from torchjanus.graph.ir.program import Ref
 from torchjanus.graph.tracing.ambient import Ambient
-from torchjanus.runtime.coexecution.events import Event, Kind, Origin, Trace
+from torchjanus.runtime.coexecution.events import Event, Kind, Provenance, Trace
 from torchjanus.runtime.coexecution.graph import Served
 from torchjanus.runtime.coexecution.matching import MISS
 from torchjanus.runtime.coexecution.path import floats_of, with_floats
@@ -278,7 +278,7 @@ class Run:
             if values[n] is not None:
                 if values[n] is not mine:
                     return False
-            elif n in other.externals and other.externals[n].origin is not Origin.GRADIENT:
+            elif n in other.externals and other.externals[n].provenance is not Provenance.GRADIENT:
                 if not other.accepts(n, mine, values):
                     return False
                 if n in other.changed and n in self._private:

@@ -283,7 +283,7 @@ class Loops(Regions):
 
     # ---- loops over ordinary things ----
 
-    def round(self, test: Part, body: Part) -> tuple[bool | None, Any]:
+    def iteration(self, test: Part, body: Part) -> tuple[bool | None, Any]:
         """Run the test of a ``while`` and, if it is known to hold, one iteration: what was decided, and how the
         iteration was left. None, and nothing has happened, if a staged value decides whether there is another one."""
         variables = cells_of(test, body)
@@ -311,7 +311,7 @@ class Loops(Regions):
         self.builder.blocks[-1].nodes += block.nodes
         return decided, left
 
-    def rounds(self, iterator: Iterator[Any], body: Callable[[Any], Any], orelse: Part | None) -> Any:
+    def iterations(self, iterator: Iterator[Any], body: Callable[[Any], Any], orelse: Part | None) -> Any:
         """A ``for`` whose elements are known: each iteration is run."""
         for item in iterator:
             left = body(item)
@@ -324,7 +324,7 @@ class Loops(Regions):
             left = self.without_continue(left)
             if 0 not in left.kinds:
                 return self.without_break(left)
-            return self.without_break(self.after(left, lambda: self.rounds(iterator, body, orelse), (body, orelse)))
+            return self.without_break(self.after(left, lambda: self.iterations(iterator, body, orelse), (body, orelse)))
         return orelse() if orelse is not None else None
 
     def without_continue(self, left: Exit) -> Exit:

@@ -110,7 +110,7 @@ def _abs(semantics: Any, at: Site, one: Any) -> Any:
 
 
 def _extreme(function: Any, comparison: Any) -> Callable[..., Any]:
-    def extreme(semantics: Any, at: Site, *args: Any, **kwargs: Any) -> Any:
+    def extreme(semantics: Any, at: Site, /, *args: Any, **kwargs: Any) -> Any:
         staging = semantics.at(at)
         items = args if len(args) > 1 else tuple(semantics.iterate(at, args[0]))
         if not any(isinstance(one, StagedNumber | torch.Tensor) for one in items):
@@ -232,14 +232,14 @@ def _of_math(function: Any) -> Callable[..., Any]:
     return compute
 
 
-def _round(semantics: Any, at: Site, *args: Any) -> Any:
+def _rounded(semantics: Any, at: Site, *args: Any) -> Any:
     if isinstance(args[0], StagedNumber):
         return semantics.at(at).compute(round, args, "int" if len(args) == 1 else "float")
     return NotImplemented
 
 
 def _refused(what: str) -> Callable[..., Any]:
-    def refuse(semantics: Any, at: Site, *args: Any, **kwargs: Any) -> Any:
+    def refuse(semantics: Any, at: Site, /, *args: Any, **kwargs: Any) -> Any:
         given = [one for arg in args for one in (arg if isinstance(arg, list | tuple) else (arg,))]
         if any(isinstance(one, StagedValue | torch.Tensor) for one in given):
             raise refused("staged-value", f"{what} of staged values", "", "", semantics.at(at).place)
@@ -268,7 +268,7 @@ NATIVES: dict[Any, Callable[..., Any]] = {
     list: _collected(list),
     tuple: _collected(tuple),
     map: _map,
-    round: _round,
+    round: _rounded,
     sorted: _refused("sorted()"),
     str: _refused("the text"),
     repr: _refused("the text"),

@@ -40,7 +40,7 @@ from torchjanus.semantics.staged.values import (
 
 __all__ = ["Staged"]
 
-_MOST_ROUNDS = 10_000  # iterations of one loop that are run while staging
+_MOST_ITERATIONS = 10_000  # iterations of one loop that are run while staging
 _ENTERED_OF_TORCH = "torch.nn.modules"
 
 
@@ -294,8 +294,8 @@ class Staged(LiftedSemantics):
 
     def loop(self, at: Site, names: tuple[str, ...], test: Any, body: Any, orelse: Any, rest: Any) -> Any:
         staging = self.at(at)
-        for _ in range(_MOST_ROUNDS):
-            decided, left = staging.round(test, body)
+        for _ in range(_MOST_ITERATIONS):
+            decided, left = staging.iteration(test, body)
             if decided is None:
                 self.at(at)
                 left = staging.repeat(names, test, body, None)
@@ -315,7 +315,7 @@ class Staged(LiftedSemantics):
 
     def _too_long(self, at: Site) -> Exception:
         return refused(
-            "staged-long", f"a loop of more than {_MOST_ROUNDS} iterations", "Nothing that is not known ends it: "
+            "staged-long", f"a loop of more than {_MOST_ITERATIONS} iterations", "Nothing that is not known ends it: "
             "each iteration is a part of the graph.", "Give its length as a staged number (Rep(int)).",
             self.at(at).place,
         )  # fmt: skip
@@ -326,7 +326,7 @@ class Staged(LiftedSemantics):
         if isinstance(over, StagedRange):
             left = staging.repeat(names, lambda: True, body, over)
             return self._ended(at, left, orelse, rest)
-        return staging.after(staging.rounds(iter(over), body, orelse), rest)
+        return staging.after(staging.iterations(iter(over), body, orelse), rest)
 
     def elements(self, at: Site, iterable: Any) -> Any:
         """What a loop goes over: a StagedRange, or something with known elements."""

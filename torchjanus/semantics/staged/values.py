@@ -298,7 +298,7 @@ class Poison:
     def __init__(self, reason: Refused) -> None:
         object.__setattr__(self, "reason", reason)
 
-    def _raise(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def _raise(self, /, *args: Any, **kwargs: Any) -> NoReturn:
         raise object.__getattribute__(self, "reason")
 
     __getattr__ = __setattr__ = __call__ = __iter__ = __bool__ = __len__ = __getitem__ = __setitem__ = _raise

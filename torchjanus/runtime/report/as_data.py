@@ -7,11 +7,11 @@ from typing import Any
 
 from torchjanus.core.errors import Place, Refusal
 from torchjanus.core.reasons import reasons
-from torchjanus.report.costs import costs_of
-from torchjanus.report.data import EntryExplanation, Explained
-from torchjanus.report.facts import Fact, sentence
-from torchjanus.report.places import is_library, outer, source
-from torchjanus.report.screen import speed
+from torchjanus.runtime.report.costs import costs_of
+from torchjanus.runtime.report.data import EntryExplanation, Explained
+from torchjanus.runtime.report.facts import Fact, sentence
+from torchjanus.runtime.report.places import is_library, outer, source
+from torchjanus.runtime.report.screen import speed
 from torchjanus.runtime.runs.call_times import COMPILED, EAGER, GRAPH, PARTS, CallTimes
 
 __all__ = ["as_data"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import jinja2
 
-from torchjanus.report.screen import in_words
+from torchjanus.runtime.report.screen import in_words
 from torchjanus.runtime.runs.call_times import COMPILED, EAGER, GRAPH, KINDS, PARTS, WATCHED
 
 __all__ = ["html_page"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from torchjanus.core.errors import Place
 from torchjanus.core.reasons import reasons
-from torchjanus.report.data import Explained
-from torchjanus.report.places import outer
 from torchjanus.runtime import Event
+from torchjanus.runtime.report.data import Explained
+from torchjanus.runtime.report.places import outer
 from torchjanus.runtime.runs.call_times import COMPILED, GRAPH
 
 __all__ = ["Cost", "costs_of"]

@@ -8,7 +8,7 @@ import os
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.semantics.known.trusted import is_trusted_module
 
-__all__ = ["count", "is_library", "outer", "refused", "source", "where"]
+__all__ = ["count", "is_library", "outer", "refusal_text", "source", "where"]
 
 
 def count(number: int, what: str) -> str:
@@ -42,7 +42,7 @@ def outer(refusal: Refusal) -> Place:
     return refusal.place if refusal.caller == NOWHERE else refusal.caller
 
 
-def refused(refusal: Refusal) -> str:
+def refusal_text(refusal: Refusal) -> str:
     """Return a refusal on one line."""
     place = outer(refusal)
     inner = "" if place is refusal.place else f" (in {where(refusal.place)})"

@@ -20,7 +20,7 @@ from torchjanus.host.assumption import (
     TypeOf,
     ValueOf,
 )
-from torchjanus.report.places import is_library, source
+from torchjanus.runtime.report.places import is_library, source
 
 __all__ = ["DECIDED", "Fact", "facts_of", "sentence"]
 

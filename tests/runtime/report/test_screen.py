@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import torchjanus
-from tests.report import programs
-from torchjanus.report.screen import HEIGHT
+from tests.runtime.report import programs
+from torchjanus.runtime.report.screen import HEIGHT
 from torchjanus.runtime.runs.call_times import COMPILED, GRAPH, KEPT, MOST_BINS, WATCHED, CallTimes
 
 

@@ -7,8 +7,8 @@ from typing import TypeGuard
 
 from torchjanus.core.reasons import reasons
 from torchjanus.host.assumption import AmbientState, Arguments, Assumption, Distinct, Identity, Kept, TensorKind
-from torchjanus.report.data import EntryExplanation, Explained
-from torchjanus.report.places import is_library, outer, refused, source, where
+from torchjanus.runtime.report.data import EntryExplanation, Explained
+from torchjanus.runtime.report.places import is_library, outer, refusal_text, source, where
 
 __all__ = ["detail_lines"]
 
@@ -46,13 +46,13 @@ def detail_lines(explanation: Explained) -> list[str]:
         lines.append(f"  parts, in {s.partly} calls made with graphs of some; the rest is Python's:")
     for part in explanation.parts:
         lines.append(f"    {part}")
-        lines += [f"        {refused(refusal)}" for refusal in part.refusals]
+        lines += [f"        {refusal_text(refusal)}" for refusal in part.refusals]
     if s.watched:
         lines.append(f"  overhead: {explanation.overhead}")
     if explanation.refusals:
         lines.append("  refused:")
         for refusal in explanation.refusals:
-            lines.append(f"    {refused(refusal)}")
+            lines.append(f"    {refusal_text(refusal)}")
             if text := source(outer(refusal)):
                 lines.append(f"        {text}")
             if refusal.remedy:

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from torchjanus.core.errors import Place
-from torchjanus.report.costs import Cost, costs_of
-from torchjanus.report.data import Explained
-from torchjanus.report.facts import Fact, sentence
-from torchjanus.report.places import count, where
+from torchjanus.runtime.report.costs import Cost, costs_of
+from torchjanus.runtime.report.data import Explained
+from torchjanus.runtime.report.facts import Fact, sentence
+from torchjanus.runtime.report.places import count, where
 from torchjanus.runtime.runs.call_times import COMPILED, EAGER, GRAPH, PARTS, SERVED, WATCHED
 
 __all__ = ["HEIGHT", "WIDTH", "headline", "in_words", "screen_lines", "speed"]

@@ -11,13 +11,13 @@ from typing import Any
 from torchjanus.core.errors import NOWHERE, Place, Unsupported
 from torchjanus.graph.ir.program import Assertion
 from torchjanus.graph.operators.data_sizes import found
-from torchjanus.report.as_data import as_data
-from torchjanus.report.data import EntryExplanation, Explained, PartExplanation
-from torchjanus.report.details import detail_lines
-from torchjanus.report.facts import facts_of
-from torchjanus.report.places import source, where
-from torchjanus.report.screen import WIDTH, screen_lines
 from torchjanus.runtime import Entry, Region, Speculated
+from torchjanus.runtime.report.as_data import as_data
+from torchjanus.runtime.report.data import EntryExplanation, Explained, PartExplanation
+from torchjanus.runtime.report.details import detail_lines
+from torchjanus.runtime.report.facts import facts_of
+from torchjanus.runtime.report.places import source, where
+from torchjanus.runtime.report.screen import WIDTH, screen_lines
 from torchjanus.semantics.protocols.virtualize import home_of
 
 __all__ = ["Explanation", "explain"]

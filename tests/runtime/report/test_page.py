@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import torchjanus
-from tests.report import programs
+from tests.runtime.report import programs
 from torchjanus import cli
-from torchjanus.report.chrome_trace import chrome_trace
-from torchjanus.report.page import _bars, html_page
+from torchjanus.runtime.report.chrome_trace import chrome_trace
+from torchjanus.runtime.report.page import _bars, html_page
 from torchjanus.runtime.runs.call_times import KEPT, CallTimes
 
 VOID = {"meta", "br", "link", "img"}

@@ -9,10 +9,10 @@ from itertools import chain
 from torchjanus.core.errors import Place, Refusal
 from torchjanus.core.remarks import Remark
 from torchjanus.host.assumption import Assumption
-from torchjanus.report.facts import Fact
-from torchjanus.report.places import count, where
 from torchjanus.runtime import Event, Overhead, Statistics
 from torchjanus.runtime.coexecution.runner import CoexecutionReport
+from torchjanus.runtime.report.facts import Fact
+from torchjanus.runtime.report.places import count, where
 from torchjanus.runtime.runs.call_times import EAGER, PARTS, CallTimes
 
 __all__ = ["EntryExplanation", "Explained", "PartExplanation"]
