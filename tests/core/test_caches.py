@@ -26,7 +26,9 @@ BOUNDED = {
         "rewrite/build.py:_templates",
         "rewrite/build.py:_twins",
         "rewrite/build.py:_unhooked",
+        "rewrite/lifting.py:_templates",
         "rewrite/source.py:_adopted",
+        "runtime/coexecution/placeholders.py:_owners",
         "runtime/speculate.py:_live",
         "semantics/known/foreign.py:_numpy_scalars",
         "semantics/known/foreign.py:_verdicts",
@@ -36,6 +38,11 @@ BOUNDED = {
         "semantics/watch/objects/classes.py:_libraries",
     ],
     "the modules, operators and functions of this process": [
+        "execute/backends/expressions/interpreter.py:_found",
+        "runtime/coexecution/kinds.py:_called",
+        "runtime/coexecution/observer.py:_is_numeric",
+        "runtime/coexecution/observer.py:_is_plain",
+        "runtime/coexecution/observer.py:_of_file",
         "ops/aten.py:_read",
         "semantics/known/closed.py:_is_communicating",
         "semantics/known/foreign.py:_is_foreign_package",
@@ -44,6 +51,8 @@ BOUNDED = {
         "semantics/known/framework_calls.py:_ACCESSORS",
     ],
     "it is filled once, or has one element": [
+        "execute/backends/dynamo.py:_given",  # back ends that the program has given
+        "runtime/runs/records.py:LISTENERS",
         "execute/compiled/store.py:_OPEN",  # a folder for each process that is forked
         "execute/compiled/worker.py:_PROBES",  # kinds of processors that Inductor tests for
         "graph/recursion/traversal/schedule.py:_COUNTED",

@@ -11,7 +11,7 @@ import os
 import sys
 import types
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -106,7 +106,7 @@ def _of_file(file: str) -> tuple[str, str, str] | None:
     return next((found for start, found in _FILES.items() if file.startswith(start)), None)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def asks_for_class(code: types.CodeType) -> bool:
     """Whether a function calls ``type(x)`` or reads ``x.__class__`` of anything but ``self``."""
     if _is_plain(code.co_filename) or _is_numeric(code.co_filename):
