@@ -16,6 +16,7 @@ Made = tuple[Callable[..., Any], list[tuple[Any, ...]], Callable[[], Any]]
 PROGRAMS: dict[str, float] = {
     "accumulated_gradients": 0.9,  # its updates
     "attentive_translation": 0.5,  # a graph for each pair of lengths and each choice of teacher forcing
+    "bert_pairs": 0.9,
     "binary_weights": 0.9,
     "callbacks_and_checkpoints": 0.9,
     "clipped_policy": 0.9,

@@ -9,7 +9,10 @@ import pytest
 from benchmarks.robustness.outside import compared
 from tests.outside import PROGRAMS
 
-NEEDS = {"tree_sentiment": "nltk", "sklearn_report": "sklearn", "graph_messages": "networkx", "gym_policy": "gymnasium"}
+NEEDS = {
+    "bert_pairs": "transformers", "graph_messages": "networkx", "gym_policy": "gymnasium", "sklearn_report": "sklearn",
+    "tree_sentiment": "nltk",
+}  # fmt: skip
 SLOW = {
     "attentive_translation", "callbacks_and_checkpoints", "crf_tagger", "flow_density", "gym_policy",
     "mixture_of_experts", "model_agnostic_meta", "neural_ode", "sklearn_report",

@@ -6,6 +6,7 @@ import abc
 import collections
 import contextlib
 import copy
+import dataclasses
 import enum
 import functools
 import math
@@ -1311,3 +1312,35 @@ def abstract_prop():
         return x * b.p
 
     return _of(step, lambda: B.n)
+
+
+@dataclasses.dataclass
+class Output(collections.OrderedDict):
+    """What models of transformers return: a dictionary whose comparisons ``dataclasses`` has written."""
+
+    logits: torch.Tensor | None = None
+    hidden: torch.Tensor | None = None
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            if (value := getattr(self, field.name)) is not None:
+                self[field.name] = value
+
+    def __getitem__(self, key):
+        return dict(self.items())[key] if isinstance(key, str) else tuple(self.values())[key]
+
+
+@program(speculated=5, compiles=1)
+def a_dictionary_that_is_a_dataclass():
+    layer = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+
+    def step(x):
+        output = Output(logits=layer(x))
+        loss = (output[0] + output["logits"] + output.logits).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item(), len(output), [*output]
+
+    return Program(step, [(torch.randn(2, 3),) for _ in range(8)], state=layer)

@@ -203,13 +203,18 @@ def _verdict(cls: type) -> bool | None:
 
 def is_opaque(cls: type) -> bool:
     """Whether a container's class has Python methods for its operators that are never entered: they have no source, or
-    their module is left native. What the container does is then unknown."""
+    their module is left native. What the container does is then unknown. Comparisons that ``dataclasses`` has written
+    do not count: they only read the fields."""
     return any(
-        isinstance(method, types.FunctionType) and _is_closed(method)
+        isinstance(method, types.FunctionType) and not _is_of_dataclass(base, method) and _is_closed(method)
         for base in cls.__mro__
         if is_python_class(base)
         for method in map(vars(base).get, _OPERATORS)
     )
+
+
+def _is_of_dataclass(cls: type, method: types.FunctionType) -> bool:
+    return "__dataclass_fields__" in vars(cls) and method.__code__.co_filename == "<string>"
 
 
 def _is_closed(method: types.FunctionType) -> bool:
