@@ -708,3 +708,35 @@ def a_view_of_a_counter_in_a_run_that_is_refused():
         return x * sum(1 for _ in names)
 
     return Program(step, inputs(), state=held)
+
+
+def stored(of):
+    """A step that keeps a view which it has taken itself; later changes of the dictionary show in it."""
+
+    def make():
+        held, kept = {"a": 1, "b": 2}, [None]
+
+        def step(x):
+            seen = 0 if kept[0] is None else len(kept[0])
+            kept[0] = of(held)
+            return x * (seen + len(kept[0]))
+
+        changes = {3: lambda: held.pop("a"), 5: lambda: held.__setitem__("c", 3)}
+        return Program(step, inputs(), state=lambda: [list(kept[0]), len(held)], before=changes)
+
+    return make
+
+
+@program(refused="a new dict_keys leaves the step")
+def keys_that_the_step_keeps():
+    return stored(dict.keys)()
+
+
+@program(refused="a new dict_values leaves the step")
+def values_that_the_step_keeps():
+    return stored(lambda held: held.values())()
+
+
+@program(refused="a new dict_items leaves the step")
+def items_that_the_step_keeps():
+    return stored(lambda held: held.items())()

@@ -94,14 +94,14 @@ class ContainerMethods(NativeValues):
         match name, args:
             case "keys", ():
                 self._claim_keys(shadow.names())
-                return True, shadow.names().keys()
+                return True, self.recording.views(shadow.names().keys(), shadow.native.keys(owner))
             case "values", ():
                 if are_hooks(owner, shadow.access_path) and not shadow.changed:
                     return True, dict(enumerate(found_hooks(self.recording, owner, shadow.access_path))).values()
-                return True, shadow.items().values()
+                return True, self.recording.views(shadow.items().values(), shadow.native.values(owner))
             case "items", ():
                 self._claim_keys(shadow.names())
-                return True, shadow.items().items()
+                return True, self.recording.views(shadow.items().items(), shadow.native.items(owner))
             case "clear", ():
                 return True, shadow.clear()
             case "__contains__", (key,):

@@ -73,6 +73,7 @@ class RunRecord:
         self._contexts: dict[int, tuple[contextvars.ContextVar[Any], list[contextvars.Token[Any]]]] = {}
         # By id of an iterator over a list's traced elements: it, and the iterator that the heap gets in its place.
         self._iterators: dict[int, tuple[Iterator[Any], Iterator[Any]]] = {}
+        self._views: dict[int, tuple[Any, Any]] = {}  # see ``views``
         self._reaching: dict[int, WrappedIterable] = {}  # emulated iterators; the heap holds Python's own instead
         # By id of a view: the view, and the tensor that it represents.
         self._result_views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -254,6 +255,8 @@ class RunRecord:
             return made
         if id(value) in self._iterators:
             return self._iterators[id(value)][1]
+        if id(value) in self._views:
+            return self._views[id(value)][1]
         if not isinstance(value, tuple) or self.owner(value) is not None:
             return value
         known = self._bare_tuples.get(id(value))
@@ -273,6 +276,12 @@ class RunRecord:
     def is_result_view(self, value: Any) -> bool:
         """Whether this tensor represents another one (see ``note_result_view``)."""
         return id(value) in self._result_views
+
+    def views(self, view: Any, real: Any) -> Any:
+        """Return ``view``, which shows to the watched program what ``real`` shows of a dictionary from before the
+        call. The heap gets ``real``."""
+        self._views[id(view)] = (view, real)
+        return view
 
     def iterates(self, iterator: Iterator[Any], original: list[Any] | tuple[Any, ...]) -> None:
         """Record that ``iterator`` yields the traced elements of ``original``, which existed before the call."""
