@@ -68,7 +68,7 @@ def _summary(explained: Explained) -> Iterator[tuple[str, str]]:
         yield "Python's", why.text
     if counts.watched:
         one = explained.overhead
-        yield "learning", f"{in_words(one.seconds + one.first)} beyond eager's time"
+        yield "learning", f"{one.seconds + one.first:.1f} s beyond eager's time"
 
 
 def speed(explained: Explained) -> str:
@@ -116,7 +116,7 @@ def _served(explained: Explained) -> str:
         return f"none of {count(counts.calls, 'call')}{part}{left}"
     share = f", {by_graph / seconds:.0%} of their time" if seconds else ""
     first = times.served
-    since = f"; the first was call {first.number}, after {in_words(first.begun - times.zero)}" if first else ""
+    since = f"; the first was call {first.number}, after {first.begun - times.zero:.1f} s" if first else ""
     return f"{counts.speculated} of {count(counts.calls, 'call')}{share}{since}{left}"
 
 
