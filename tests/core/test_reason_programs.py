@@ -53,7 +53,7 @@ def test_the_program_meets_its_code(code: str, tmp_path: Path, monkeypatch: pyte
         assert names["step"].refusal.reason == code
         assert names["step"].refusal.place.file == str(path)
         return
-    explanation = torchjanus.explain(names["step"])
+    explanation = torchjanus.explain(names["step"], detail=True)
     assert code in explanation.codes, explanation
     assert f"[{code}]" in str(explanation)
 
