@@ -42,6 +42,7 @@ class Fake:
     delay = 0
     runs = 0
     kept = False
+    keys = ()  # of its code in the store
     verdict: Noted | None = None
 
     def __init__(self, lowered: Lowered) -> None:
