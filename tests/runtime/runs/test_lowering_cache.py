@@ -220,6 +220,6 @@ def test_what_cannot_be_used_is_lowered_again(
 
 def test_other_source_of_ours_finds_nothing(lowerings: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     train()
-    monkeypatch.setattr(lowering_cache, "_own_source", lambda: "of another version")
+    monkeypatch.setattr(lowering_cache, "own_source", lambda: "of another version")
     train()
     assert len(lowerings) == 2
