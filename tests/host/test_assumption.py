@@ -232,3 +232,10 @@ def test_what_is_there_instead() -> None:
     assert value(1).observed(({"k": torch.ones(2, 1)},), {}) == "float32[2, 1]"
     assert value(1).observed(({"k": SimpleNamespace()},), {}) == "a SimpleNamespace"
     assert value(1).observed(({},), {}) == "nothing (KeyError: 'k')"
+
+
+def test_a_condition_on_a_number_does_not_hold_where_there_is_a_tensor() -> None:
+    condition = Condition(NOWHERE, Apply(operator.ge, (Read(AccessPath.arg(0, "n")), 1)), True)
+    assert condition.holds((2,), {})
+    assert not condition.holds((0,), {})
+    assert not condition.holds((torch.ones(3),), {})

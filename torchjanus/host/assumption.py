@@ -437,7 +437,10 @@ class Condition(Assumption):
         return [leaf.access_path for leaf in leaves(self.expr) if isinstance(leaf, Read)]
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        return bool(evaluate(self.expr, args, kwargs) == self.outcome)
+        try:
+            return bool(evaluate(self.expr, args, kwargs) == self.outcome)
+        except RuntimeError:  # a tensor is where a number was, and has no single truth value
+            return False
 
     def __str__(self) -> str:
         if isinstance(self.outcome, bool):
