@@ -135,6 +135,7 @@ for _ in range(5):
 def test_the_command_writes_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     import sys
 
+    monkeypatch.setattr("torchjanus.runtime.speculate._kept", None)  # what a run keeps alive for its report
     for name in ("argv", "path"):
         monkeypatch.setattr(sys, name, list(getattr(sys, name)))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
