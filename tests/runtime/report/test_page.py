@@ -12,7 +12,7 @@ import pytest
 
 import torchjanus
 from tests.runtime.report import programs
-from torchjanus import cli
+from torchjanus import cli, runtime
 from torchjanus.runtime.report.chrome_trace import chrome_trace
 from torchjanus.runtime.report.page import _bars, html_page
 from torchjanus.runtime.runs.call_times import KEPT, CallTimes
@@ -135,7 +135,7 @@ for _ in range(5):
 def test_the_command_writes_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     import sys
 
-    monkeypatch.setattr("torchjanus.runtime.speculate._kept", None)  # what a run keeps alive for its report
+    monkeypatch.setattr(runtime, "keep_speculated", lambda: None)  # it would keep the steps of other tests alive, too
     for name in ("argv", "path"):
         monkeypatch.setattr(sys, name, list(getattr(sys, name)))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
