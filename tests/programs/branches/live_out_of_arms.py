@@ -1066,7 +1066,7 @@ def a_tensor_under_a_key_of_a_global():
     return Program(step, mixed())
 
 
-@program(speculated=3, compiles=6)
+@program(speculated=2, compiles=6)
 def an_attribute_that_was_not_there():
     a = Box()
 
