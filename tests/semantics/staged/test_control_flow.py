@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -346,3 +348,19 @@ def test_one_iteration_and_each_arm_are_run_once():
     counted_runs: list[int] = []
     with pytest.raises(torchjanus.NotStaged):  # it changes a list from before the call: once is not n times
         torchjanus.staged(f)(X, Rep(int))
+
+
+_OUTSIDE = itertools.count(1)
+
+
+def test_an_iterator_from_before_the_call_is_not_advanced_once_for_all_calls() -> None:
+    def zipped(outside: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: sum((row * weight for row, weight in zip([x[0], x[1]], outside)), torch.zeros(3))
+
+    def by_a_global(x: torch.Tensor) -> torch.Tensor:
+        return x * next(_OUTSIDE)
+
+    made = (itertools.count(1), iter([1.0, 2.0, 3.0]), (k for k in range(9)), iter({1: 2, 3: 4, 5: 6}), iter(range(9)))
+    for fn in (*map(zipped, made), by_a_global):
+        with pytest.raises(torchjanus.NotStaged, match="from before the call is changed while it is staged"):
+            torchjanus.staged(fn)(torch.ones(2, 3))

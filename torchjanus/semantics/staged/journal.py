@@ -6,8 +6,9 @@ those of the other arm. Knows nothing of graphs.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -120,6 +121,8 @@ def snapshot(roots: Iterable[Any]) -> dict[int, tuple[Any, ...]]:
         elif isinstance(one, tuple | frozenset | deque):
             found[id(one)] = one, tuple(one), type(one)
             waiting += one
+        elif hasattr(type(one), "__next__"):
+            found[id(one)] = one, _position(one), type(one)
         if isinstance(one, MethodType):
             waiting += (one.__self__, one.__func__)
         elif isinstance(one, FunctionType):
@@ -135,9 +138,19 @@ def changed(before: dict[int, tuple[Any, ...]]) -> Any:
         now: Any = dict(vars(one)) if isinstance(one, type) else contents_of(one)
         if now is None and isinstance(one, tuple | frozenset | deque):
             now = tuple(one)
+        elif now is None and hasattr(type(one), "__next__"):
+            now = _position(one)
         if not unchanged(now, contents):
             return one
     return None
+
+
+def _position(iterator: Iterator[Any]) -> str:
+    """What shows that an iterator has been advanced: of generators where they stand, of those of Python's containers
+    how much is left, of counters the next number."""
+    frame = getattr(iterator, "gi_frame", None)
+    shown = repr(iterator) if type(iterator).__module__ in ("itertools", "builtins") else ""
+    return str((operator.length_hint(iterator, -1), frame.f_lasti if frame is not None else -1, shown))
 
 
 def unchanged(one: Any, other: Any) -> bool:
@@ -148,7 +161,7 @@ def unchanged(one: Any, other: Any) -> bool:
         return list(one) == list(other) and all(one[key] is other[key] for key in one)
     if isinstance(one, set) and isinstance(other, set):
         return {*map(id, one)} == {*map(id, other)}
-    return one is other
+    return one is other or (type(one) is str and one == other)
 
 
 class Journal:

@@ -110,7 +110,7 @@ class Staged(LiftedSemantics):
         return value
 
     def get_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
-        if isinstance(value, list | dict | set) or hasattr(value, "__dict__"):
+        if isinstance(value, list | dict | set) or hasattr(value, "__dict__") or hasattr(type(value), "__next__"):
             if not isinstance(value, type | types.ModuleType | FunctionType):
                 self.roots.append(value)
                 self._before = None
