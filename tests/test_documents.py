@@ -87,3 +87,16 @@ def test_there_is_a_place_for_the_constructs() -> None:
     text = (ROOT / "docs" / "design" / "rewriting.md").read_text()
     assert text.count("<!-- constructs -->") == text.count("<!-- /constructs -->") == 1
     assert text.index("<!-- constructs -->") < text.index("<!-- /constructs -->")
+
+
+def test_pages_ask_for_packages_that_exist() -> None:
+    asked = [
+        (page, name)
+        for page in (ROOT / "docs").rglob("*.md")
+        for name in re.findall(r"<!-- (?:modules|imports): ([\w/.]+) -->", page.read_text())
+    ]
+    assert len(asked) > 10
+    package = ROOT / "torchjanus"
+    assert [
+        (page.name, n) for page, n in asked if not (package / n).is_dir() and not (package / f"{n}.py").exists()
+    ] == []
