@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 import torchjanus
+from tests.runtime.report import programs
 from torchjanus.core import logs, settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,26 +52,8 @@ def test_force_eager_leaves_calls_to_python_and_keeps_graphs() -> None:
     assert step.statistics().speculated == 3
 
 
-class Forbidden:
-    """Something that no graph reads: it tells when it is gone."""
-
-
-def refused() -> int:
-    return 0 if weakref.ref(Forbidden())() is None else 1
-
-
-def many(x: torch.Tensor) -> torch.Tensor:
-    return x.exp() - (1 + x * x).log() + x.sin() * x.cos() + x * 3
-
-
-def in_parts(x: torch.Tensor) -> torch.Tensor:
-    y = many(x)
-    z = y * (1 + refused())
-    return many(z).sum()
-
-
 def test_force_eager_runs_no_graph_of_parts_either() -> None:
-    step = torchjanus.speculate(in_parts, executor="replay")
+    step = torchjanus.speculate(programs.in_parts, executor="replay")
     for _ in range(20):
         step(torch.ones(4))
     before = step.statistics()

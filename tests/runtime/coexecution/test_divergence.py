@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -102,16 +103,19 @@ def raising() -> Made:
     return made
 
 
+def struck(twins: Twins, numbers: Iterable[int]) -> None:
+    """Make a call that fails at each of the places, and one after it that does not."""
+    for number in numbers:
+        for call, failing in ((12, number), (13, -1)):
+            for made in twins.made:
+                made.failing[0] = failing  # type: ignore[attr-defined]
+            twins.call(call)
+
+
 def test_an_error_at_each_operation_is_handled_by_the_program() -> None:
     twins = Twins(raising, coexecuted)
     learnt(twins)
-    for number in range(6):
-        for made in twins.made:
-            made.failing[0] = number  # type: ignore[attr-defined]
-        twins.call(12)
-        for made in twins.made:
-            made.failing[0] = -1  # type: ignore[attr-defined]
-        twins.call(13)
+    struck(twins, range(6))
     assert twins.made[1].state[1] == [0, 0, 1, 1, 2, 2]
     assert twins.steps[1].coexecution.transitions >= 6
 
@@ -140,13 +144,7 @@ def ending() -> Made:
 def test_a_step_that_raises_has_done_its_work_so_far() -> None:
     twins = Twins(ending, coexecuted)
     learnt(twins)
-    for number in (0, 1, 0, 1):
-        for made in twins.made:
-            made.failing[0] = number  # type: ignore[attr-defined]
-        twins.call(12)
-        for made in twins.made:
-            made.failing[0] = -1  # type: ignore[attr-defined]
-        twins.call(13)
+    struck(twins, (0, 1, 0, 1))
     assert twins.steps[1].coexecution.served >= 4
 
 

@@ -112,17 +112,12 @@ def snapshot(roots: Iterable[Any]) -> dict[int, tuple[Any, ...]]:
             waiting += (*vars(cls).values(), *cls.__mro__)
         if isinstance(one, type):
             continue
-        contents = contents_of(one)
+        contents = _held(one)
         found[id(one)] = one, contents, type(one)
         if isinstance(contents, dict):
             waiting += contents.values()
-        elif contents is not None:
+        elif contents is not None and not isinstance(contents, str):
             waiting += contents
-        elif isinstance(one, tuple | frozenset | deque):
-            found[id(one)] = one, tuple(one), type(one)
-            waiting += one
-        elif hasattr(type(one), "__next__"):
-            found[id(one)] = one, _position(one), type(one)
         if isinstance(one, MethodType):
             waiting += (one.__self__, one.__func__)
         elif isinstance(one, FunctionType):
@@ -135,22 +130,27 @@ def changed(before: dict[int, tuple[Any, ...]]) -> Any:
     for one, contents, cls in before.values():
         if type(one) is not cls:
             return one
-        now: Any = dict(vars(one)) if isinstance(one, type) else contents_of(one)
-        if now is None and isinstance(one, tuple | frozenset | deque):
-            now = tuple(one)
-        elif now is None and hasattr(type(one), "__next__"):
-            now = _position(one)
+        now: Any = dict(vars(one)) if isinstance(one, type) else _held(one)
         if not unchanged(now, contents):
             return one
     return None
 
 
+def _held(obj: Any) -> Any:
+    """What an object holds, also one that ``restore`` could not put back; of an iterator its position, as text."""
+    contents = contents_of(obj)
+    if contents is None and isinstance(obj, tuple | frozenset | deque):
+        return tuple(obj)
+    return _position(obj) if contents is None and hasattr(type(obj), "__next__") else contents
+
+
 def _position(iterator: Iterator[Any]) -> str:
     """What shows that an iterator has been advanced: of generators where they stand, of those of Python's containers
-    how much is left, of counters the next number."""
+    how much is left, of counters the next number. Methods of the program's own iterators are not called."""
+    if type(iterator).__module__ not in ("itertools", "builtins"):
+        return ""
     frame = getattr(iterator, "gi_frame", None)
-    shown = repr(iterator) if type(iterator).__module__ in ("itertools", "builtins") else ""
-    return str((operator.length_hint(iterator, -1), frame.f_lasti if frame is not None else -1, shown))
+    return str((operator.length_hint(iterator, -1), frame.f_lasti if frame is not None else -1, repr(iterator)))
 
 
 def unchanged(one: Any, other: Any) -> bool:
