@@ -14,8 +14,8 @@ NEEDS = {
     "tree_sentiment": "nltk",
 }  # fmt: skip
 SLOW = {
-    "attentive_translation", "callbacks_and_checkpoints", "crf_tagger", "flow_density", "gym_policy",
-    "mixture_of_experts", "model_agnostic_meta", "neural_ode", "sklearn_report",
+    "attentive_translation", "bert_pairs", "callbacks_and_checkpoints", "crf_tagger", "detection_head", "flow_density",
+    "gym_policy", "mixture_of_experts", "model_agnostic_meta", "neural_ode", "sklearn_report",
 }  # fmt: skip
 CASES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PROGRAMS]
 

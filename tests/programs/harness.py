@@ -1,8 +1,9 @@
 """Runs a small imperative program twice, eagerly and speculated, and tells where the two differ.
 
 A file of the corpus (``tests/programs/<topic>/<category>.py``) holds functions marked with ``@program``. Each makes a
-Program: a step, the calls of it, and what happens to its state between them. A file with ``RUN_ONE_IN = n`` has one
-program in n run by ``make test``; one marked ``@program(slow=True)`` is run by ``make test-all`` only.
+Program: a step, the calls of it, and what happens to its state between them. ``make test`` runs one program in
+``RUN_ONE_IN`` of each file, which may set that number for itself, and none marked ``@program(slow=True)``; ``make
+test-all`` runs all.
 
 The file is imported afresh for each side, so that not even its globals are shared. After every call all that a program
 could see is compared: what came back, what was raised and where, what was printed, all objects that the step can reach
@@ -55,6 +56,7 @@ __all__ = [
 ]
 
 CORPUS = Path(__file__).parent
+RUN_ONE_IN = 2
 CALLS = 10
 SEED = 20  # of all that programs draw
 
@@ -150,7 +152,7 @@ def _corpus() -> dict[tuple[str, str], bool]:
     for category in files():
         module = load(category)
         specs = [getattr(module, name).spec for name in programs_in(module)]
-        quick = [spec.name for spec in specs if not spec.slow][:: getattr(module, "RUN_ONE_IN", 1)]
+        quick = [spec.name for spec in specs if not spec.slow][:: getattr(module, "RUN_ONE_IN", RUN_ONE_IN)]
         found |= {(category, spec.name): spec.name not in quick for spec in specs}
     return found
 
