@@ -1,4 +1,4 @@
-"""Made-up programs do the same speculated as eagerly: in each run a sixth of three hundred (``make fuzz`` runs more)."""
+"""Made-up programs do the same speculated as eagerly: in a run a sixth of three hundred (``make fuzz`` runs more)."""
 
 from __future__ import annotations
 
