@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import torchjanus
 from torchjanus.semantics.known.framework_calls import call_name
 from torchjanus.semantics.torch.torch_state import ambient_modes
 from torchjanus.semantics.watch.run import watch_call
@@ -113,3 +114,22 @@ def test_refusals_say_what_where_and_the_way_out(fn: Any, what: str, remedy: str
 )
 def test_names(func: Any, name: str) -> None:
     assert call_name(func) == name
+
+
+def test_whether_a_gradient_exists_is_assumed_where_the_program_asks() -> None:
+    """Without a backward pass, or a write of gradients, in the step."""
+
+    def step(p: torch.nn.Parameter) -> torch.Tensor:
+        return torch.zeros_like(p) if p.grad is None else p.grad.clone()
+
+    weight = torch.nn.Parameter(torch.ones(3))
+    fast = torchjanus.speculate(step, executor="replay")
+    for _ in range(4):
+        fast(weight)
+    weight.grad = torch.ones(3)
+    assert fast(weight).tolist() == [1.0] * 3
+    for _ in range(4):
+        fast(weight)
+    assert fast.statistics().speculated >= 2
+    weight.grad = None
+    assert fast(weight).tolist() == [0.0] * 3

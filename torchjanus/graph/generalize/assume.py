@@ -173,8 +173,6 @@ def _of_read(
     """Yield what has to hold for a read to find the same again: its value, type, identity or tensor geometry."""
     access_path, value, place = event.access_path, event.value, event.place
     is_grad = access_path.step is Step.FIELD and access_path.key == "grad" and isinstance(value, torch.Tensor | None)
-    if is_grad and not inputs.grads_used:
-        return
     if event.kind == "constant" and access_path.step is Step.FIELD and access_path.base in taken and not is_grad:
         return  # a property of a tensor that is guarded as a whole
     match event.kind:
