@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import time
 import traceback
 import weakref
 from collections.abc import Callable
@@ -413,3 +414,110 @@ def test_copies_begin_anew() -> None:
         fast(x)
     assert fast.regions
     assert not copy.deepcopy(fast).regions
+
+
+def test_results_of_selections_are_known_to_have_had_their_backward_pass() -> None:
+    rows = torch.tensor([0, 2])
+
+    def make() -> tuple[Callable[..., Any], Any]:
+        net = nn.Linear(4, 3)
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x: torch.Tensor) -> tuple[float, float]:
+            refused()
+            opt.zero_grad()
+            chosen = net(x)[rows].exp()  # what it saves is a list of indices
+            loss = chosen.sum()
+            loss.backward()
+            opt.step()
+            refused()
+            return loss.item(), chosen.sum().item()
+
+        return step, net
+
+    assert both(make, batches(20)).statistics().partly >= 8
+
+
+def test_results_with_their_backward_pass_to_come_are_parts_if_they_hold_none() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(torch.tanh(self.a(x)) * 2 + 1)
+
+    def make() -> tuple[Callable[..., Any], Any]:
+        net = Net()
+        opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x: torch.Tensor) -> float:
+            y = net(x)
+            refused()
+            loss = (y * y + y.sin()).mean() + y.abs().sum()
+            refused()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            return loss.item()
+
+        return step, net
+
+    fast = both(make, batches(26))
+    found = served(fast)
+    assert {"opt.step", "opt.zero_grad"} < found.keys(), found  # they are not part of an open run of statements
+    [label] = found.keys() - {"opt.step", "opt.zero_grad"}
+    assert label.startswith("line ") and found[label] >= 10, found  # the model's call
+
+
+def test_methods_of_the_steps_own_object_are_parts_where_the_program_sees_when_objects_are_gone() -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.net = nn.Linear(4, 2)
+            self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+            self.listener = weakref.ref(self.net)
+
+        def step(self, x: torch.Tensor) -> float:
+            loss = self.net(x).pow(2).mean()
+            self.opt.zero_grad()
+            loss.backward()
+            self.opt.step()
+            return loss.item() if self.listener() is not None else 0.0
+
+    def make() -> tuple[Callable[..., Any], Any]:
+        trainer = Trainer()
+        return trainer.step, trainer.net
+
+    fast = both(make, batches(20))
+    [run] = [part for part in torchjanus.explain(fast).parts if part.label.startswith("lines")]
+    assert not run.why and run.served >= 8, run
+
+
+def test_the_share_of_a_part_is_that_of_the_programs_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchjanus.runtime.parts import skeleton
+
+    looks_for = skeleton.call_sites
+
+    def slowly(fn: Any) -> Any:
+        end = time.thread_time() + 0.2
+        while time.thread_time() < end:
+            pass
+        return looks_for(fn)
+
+    monkeypatch.setattr(skeleton, "call_sites", slowly)
+    net = nn.Linear(64, 64)
+
+    def work(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(30):
+            x = torch.tanh(x @ net.weight.detach())
+        return x
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        refused()
+        return work(x) if work(x).sum() < 1e9 else x
+
+    fast = speculate(step)
+    for _ in range(6):
+        fast(torch.ones(256, 64))
+    [part] = [part for part in torchjanus.explain(fast).parts if part.label == "work"]
+    assert part.share > 0.2

@@ -49,6 +49,7 @@ UNLIKE = 6  # watched runs, no two of one path, before the statements in which t
 SPECIALIZED = 8  # consecutive runs that need the very value of a number that grows, before parts are tried
 SAMPLED = 3  # if they differ in what an extern call has returned
 TOO_MANY = 6  # graphs that are hardly used, before that is done
+UNLIKE_AT_FIRST = 3  # of them, if all have been unlike each other and there is no graph
 MAX_UNLIKE = 6  # watched runs with unrolled recursion, while graphs of earlier ones hardly ever serve
 MAX_VIOLATIONS = 6
 MAX_ERRORS = 16
@@ -159,11 +160,12 @@ class Learning:
         self.event_log.remarks.take(trace.remarks, self.paths.concerns)
         self.paths.trim([entry.group for entry in self.routes.entries])
         self.budget.came_of_it((len(group.traces) > 1 and group.refusal is None) or renewed)
-        if self._unrolled is not None and self._is_wasted(*self._unrolled[:3]):
+        unlike = self.paths.count == self.counts.watched > 1
+        if self._unrolled is not None and self._is_wasted(*self._unrolled[:3], unlike=unlike):
+            self.event_log.refuse(self._unrolled[3])  # where parts cannot be
             why = f"trees are others in each call, and their nodes cannot be run together: {self._unrolled[3]}"
             self.policy.give_up(why, True)
             return
-        unlike = self.paths.count == self.counts.watched > 1
         if unlike and self.counts.watched >= self._differing and not self.routes.entries:
             self._differing = 2 * self.counts.watched
             what, place = self.paths.difference()
@@ -226,8 +228,11 @@ class Learning:
 
     # -- recursive calls ------------------------------------------------------------------------------------------
 
-    def _is_wasted(self, watched: int, speculated: int, calls: int) -> bool:
-        """Whether graphs of unrolled calls have hardly ever made a call since these counts."""
+    def _is_wasted(self, watched: int, speculated: int, calls: int, *, unlike: bool) -> bool:
+        """Whether graphs of unrolled calls have hardly ever made a call since these counts. ``unlike``: no two runs
+        have been alike."""
+        if unlike and not self.routes.entries and self.counts.watched >= watched + UNLIKE_AT_FIRST:
+            return True
         served = self.counts.speculated - speculated
         return self.counts.watched >= watched + MAX_UNLIKE and 4 * served <= self.counts.calls - calls
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterator
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -85,11 +86,12 @@ def is_open(values: Any) -> bool:
     return any(isinstance(leaf, torch.Tensor) and _awaits(leaf) for leaf in pytree.tree_leaves(values))
 
 
-def has_objects(values: Any) -> bool:
+def has_objects(values: Any, kept: tuple[Any, ...]) -> bool:
     """Whether there are objects among the values of which the program may see when they are gone. Tensors, modules and
-    optimizers are not meant: what is watched for its end is an object of the program's."""
+    optimizers are not meant: what is watched for its end is an object of the program's; nor are those in ``kept``."""
     plain = (torch.Tensor, nn.Module, torch.optim.Optimizer, int, float, complex, str, bytes, type(None))
-    return any(not isinstance(leaf, plain) for leaf in pytree.tree_leaves(values))
+    objects = (leaf for leaf in pytree.tree_leaves(values) if not isinstance(leaf, plain))
+    return any(all(leaf is not one for one in kept) for leaf in objects)
 
 
 def _awaits(tensor: torch.Tensor) -> bool:
@@ -101,10 +103,19 @@ def _awaits(tensor: torch.Tensor) -> bool:
         if node is None:
             continue
         seen += 1
-        saved = [getattr(node, name) for name in dir(type(node)) if name.startswith("_raw_saved_")]
-        for one in pytree.tree_leaves(saved):
-            if one.data is not None or one.unpack_hook is not None:
+        for one in _saved(node):
+            if one is not None and (one.data is not None or one.unpack_hook is not None):
                 return True
             known = True
         waiting += [following for following, _ in node.next_functions]
     return seen > 0 and not known
+
+
+def _saved(node: Any) -> Iterator[Any]:
+    """Yield what a node of a backward graph saves, without unpacking it; None for a list of tensors that is freed."""
+    for name in dir(type(node)):
+        if name.startswith("_raw_saved_"):
+            try:
+                yield from pytree.tree_leaves(getattr(node, name))
+            except RuntimeError:  # of a list, as of the indices of a selection: there is nothing to look at any more
+                yield None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import thread_time
 from typing import Any
 
 from torchjanus.core.errors import Place, Refusal
@@ -22,6 +23,7 @@ __all__ = ["Options", "Region"]
 
 LEAST_SHARE = 0.02  # of the step's time: what takes less is not worth learning
 LEAST_OPERATIONS = 4  # of a graph, where no clock may decide: what has fewer is Python's
+OPEN = "tensors go in or out whose backward pass is still to come"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class Options:
 
 class Region:
     """``fn`` as a part of a step. ``label`` and ``place``: what it is and where; ``last``: its last line. ``update``:
-    whether it is a function of torch that updates what is trained. ``leave``: called when it is left to Python."""
+    whether it is a function of torch that updates what is trained. ``kept``: the objects that live as long as the step
+    does, where the program sees when objects are gone. ``leave``: called when it is left to Python."""
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class Region:
         last: int,
         *,
         update: bool = False,
-        lifetimes: bool = False,
+        kept: tuple[Any, ...] | None = None,
         leave: Callable[[Region], None],
     ) -> None:
         self.fn = fn
@@ -56,15 +59,18 @@ class Region:
         self.last = last
         self.calls = 0
         self.served = 0
-        self.seconds = 0.0  # that the measured call took
+        self.seconds = 0.0  # that the measured call took, of this thread: what else runs on the machine does not count
+        self.learning = 0.0  # seconds that calls have taken beyond eager's
         self.share = 0.0  # of the step's time, in that call
         self.why = ""  # why it is Python's
         self.is_small = False  # whether that is because there is little to be gained
+        self.opened = False  # whether it is learnt though its results have their backward pass still to come
         self.part: Part | None = None
+        self._measured = 0  # calls that were measured
         self._options = options
         self._account = account
         self._update = update
-        self._lifetimes = lifetimes and not update  # whether the program sees when objects are gone
+        self._kept = None if update else kept
         self._leave = leave
 
     @property
@@ -84,50 +90,75 @@ class Region:
         if part is None:
             return self.fn(*args, **kwargs) if self.why else self._measure(args, kwargs)
         counts = part.learning.counts
-        before = counts.speculated
+        before, begun = counts.speculated, thread_time()
         result = part.call(args, kwargs)
         if counts.speculated > before:
             self.served += 1
             if before == 0:
                 self._look_at_graph(part)
-        elif part.learning.policy.given_up:
+            return result
+        self.learning += max(thread_time() - begun - self.seconds / self._measured, 0.0)
+        if part.learning.policy.given_up:
             self.leave(part.learning.policy.given_up)
         return result
 
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call by Python, and see whether its gradients are its own."""
+        come = thread_time()
         opened = is_open((args, kwargs))
-        begun = self._account.clock()
+        begun = thread_time()
         result = self.fn(*args, **kwargs)
-        self.seconds += self._account.clock() - begun
-        if opened or is_open((args, kwargs, result)):  # a list may have been given some
-            self.leave("tensors go in or out whose backward pass is still to come")
-        elif self._lifetimes and has_objects((args, kwargs, result)):
+        ended = thread_time()
+        self.seconds += ended - begun
+        self._measured += 1
+        if self._kept is not None and has_objects((args, kwargs, result), self._kept):
             self.leave("objects go in or out that would live longer, and the program sees when objects are gone")
+        elif opened or is_open((args, kwargs, result)):  # a list may have been given some
+            self.leave(OPEN)
+        self.learning += begun - come + thread_time() - ended
         return result
 
     @property
     def is_measured(self) -> bool:
-        """Whether it has been measured, and not been chosen or left yet."""
-        return self.seconds > 0.0 and self.part is None and not self.why
+        """Whether it has been measured, and its share is not known yet."""
+        return self.seconds > 0.0 and not self.share
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is learnt, or made by graphs."""
+        return self.part is not None and not self.why
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was left for its results only: they have their backward pass still to come."""
+        return self.why == OPEN
 
     def choose(self, seconds: float) -> None:
         """Begin to learn, unless the measured call took too small a part of the step's ``seconds``."""
         self.share = min(self.seconds / seconds, 1.0) if seconds else 1.0
+        if not self.why:
+            self._learn()
+
+    def open(self) -> None:
+        """Begin to learn what was left because its results have their backward pass still to come."""
+        self.why, self.opened = "", True
+        self._learn()
+
+    def _learn(self) -> None:
         if self._account.limited and self.share < LEAST_SHARE:
             self.is_small = True
             self.leave("it takes too little time to be worth a graph")
-        elif not self.why:
-            learning = Learning(
-                self.label,
-                self.place,
-                watch=self._options.watch,
-                executor=self._options.executor,
-                cut=_whole,
-                passes=pass_log(self.label, self.place, self.fn),
-                account=self._account,
-            )
-            self.part = Part(self.fn, learning, self._options.verify, self.fn, None, None, 0)
+            return
+        learning = Learning(
+            self.label,
+            self.place,
+            watch=self._options.watch,
+            executor=self._options.executor,
+            cut=_whole,
+            passes=pass_log(self.label, self.place, self.fn),
+            account=self._account,
+        )
+        self.part = Part(self.fn, learning, self._options.verify, self.fn, None, None, 0)
 
     def _look_at_graph(self, part: Part) -> None:
         small = all(entry.lowered.nodes < LEAST_OPERATIONS for entry in part.learning.routes.entries)

@@ -8,8 +8,9 @@ calls them.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from time import thread_time
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -32,6 +33,7 @@ class CallSite:
     def __init__(self, parts: Parts, label: str, place: Place) -> None:
         self.label, self.place = label, place
         self.asked = self.useful = False
+        self.met: set[FunctionType] = set()  # of those it has called, for which something else is, or was, called
         self._parts = parts
 
     def __call__(self, callee: Any) -> Any:
@@ -47,6 +49,7 @@ class CallSite:
         if known is None:
             return callee
         self.useful = True
+        self.met.add(function)
         return MethodType(known, receiver[0]) if receiver else known
 
 
@@ -67,7 +70,8 @@ class Skeleton:
             at: CallSite(parts, label, Place(file, at[0], at[1], fn.__qualname__))
             for at, label in call_sites(fn).items()
         }
-        self._runs: dict[Run, Region] = {}
+        self._runs: dict[Run, Region] = {}  # in the variant
+        self._known: dict[tuple[Location, ...], tuple[Run, Region]] = {}  # all, larger ones before those within them
         self._refuse(refusals)
 
     @property
@@ -79,12 +83,46 @@ class Skeleton:
         """Make the variant again, without sites that have turned out to call nothing that is a part."""
         self.stale = False
         self._sites = {at: site for at, site in self._sites.items() if site.useful or not site.asked}
-        known = {run.statements: (run, region) for run, region in self._runs.items()}
         found = [] if is_entered(self.fn) else runs_of(self.fn, self._breaks, divide=self._divide)
-        self._runs = dict(known.get(run.statements) or (run, self._region(run)) for run in found)
+        opened = [run for run, region in self._known.values() if region.opened and region.is_active]
+        found = [run for run in found if not any(_holds(one, run.statements[0]) for one in opened)]
+        self._runs = dict(self._remembered(run) for run in (*opened, *found))
         made = variant(self.fn, self._sites, {run: region.call for run, region in self._runs.items()})
         self.function = self.fn if made is None else made
         return self.function
+
+    def left_open(self) -> Iterator[tuple[Run, Region]]:
+        """Yield the runs that were left because they are open, unless they are within one that is learnt."""
+        for run, region in [*self._known.values()]:
+            if region.is_open and not self._is_taken(run.statements[0]):
+                yield run, region
+
+    def callees(self, run: Run | None = None) -> Iterator[FunctionType]:
+        """Yield the functions that call sites have met, within ``run`` only, or outside of all runs that are learnt."""
+        for at, site in self._sites.items():
+            if _holds(run, at) if run is not None else not self._is_taken(at):
+                yield from site.met
+
+    def take(self, run: Run, region: Region) -> None:
+        """Put a run in the place of those within it."""
+        inner = [one for one in self._runs if _holds(run, one.statements[0])]
+        for one in inner:
+            del self._runs[one]
+        self._runs[run] = region
+
+    def has_parts(self, run: Run | None) -> bool:
+        """Whether a run within ``run``, or any, is learnt."""
+        inner = (region for one, region in self._runs.items() if run is None or _holds(run, one.statements[0]))
+        return any(region.is_active for region in inner)
+
+    def _is_taken(self, at: Location) -> bool:
+        return any(region.is_active and _holds(run, at) for run, region in self._runs.items())
+
+    def _remembered(self, run: Run) -> tuple[Run, Region]:
+        known = self._known.get(run.statements)
+        if known is None:
+            known = self._known[run.statements] = run, self._region(run)
+        return known
 
     def _region(self, run: Run) -> Region:
         begin, end = run.lines
@@ -96,7 +134,7 @@ class Skeleton:
         """Look for smaller runs in one that is Python's."""
         if not self._refuse(region.refusals):
             self._failed.update(run.statements)
-        self.stale = self._parts.stale = True
+        self.stale = self._parts.stale = self._parts.changed = True
 
     def _refuse(self, refusals: Iterable[Refusal]) -> bool:
         """Take in what is refused. Returns whether any of it is new and in this function."""
@@ -117,14 +155,16 @@ class Parts:
         # What is called in the place of a function: a region, a variant, or None for the function itself.
         self.callees: dict[FunctionType, Callable[..., Any] | None] = {}
         self.stale = True  # whether a variant has to be made again
+        self.changed = False  # whether regions were made or left since open ones were last looked at
+        self._calls: dict[FunctionType, Region] = {}  # the regions that are functions
+        self._looking = 0.0  # seconds in which call sites have been looked for: sources are parsed
         self._fn = fn
         self._options = options
         self._learning = learning
         self._met: dict[CodeType, weakref.ref[FunctionType]] = {}  # functions that may be made anew in each call
         self._skeletons: dict[FunctionType, Skeleton] = {}
-        target, leading = underlying(fn)
+        target, self._leading = underlying(fn)
         self._main = self._skeleton(target, learning.event_log.refusals)
-        self._leading = leading
 
     @property
     def is_superseded(self) -> bool:
@@ -139,20 +179,68 @@ class Parts:
             self.stale = False
             for function, skeleton in [*self._skeletons.items()]:
                 if skeleton.stale:
-                    self.callees[function] = skeleton.renew()
+                    skeleton.renew()
+                    self._call(function)
         served = sum(region.served for region in self.regions)
-        clock, budget = self._learning.budget.clock, self._learning.budget
-        apart, begun = budget.apart, clock()
+        aside, begun = self._aside, thread_time()
         result = self._main.function(*self._leading, *args, **kwargs)
-        seconds = clock() - begun - (budget.apart - apart)
+        # The time of the step itself, of which those of its parts are shares.
+        seconds = thread_time() - begun - (self._aside - aside)
         self._learning.counts.partly += sum(region.served for region in self.regions) > served
         for region in self.regions:
             if region.is_measured:
                 region.choose(seconds)
+        if self.changed and not self.stale:
+            self.changed = False
+            self._open(self._main, set())
         for skeleton in self._skeletons.values():
             if skeleton.is_wasteful:
                 skeleton.stale = self.stale = True
         return result
+
+    def _open(self, skeleton: Skeleton, seen: set[Skeleton]) -> None:
+        """Learn the largest regions that were left because they are open, and hold nothing that is learnt: they are
+        differentiable functions, with a graph for their backward pass."""
+        seen.add(skeleton)
+        for run, region in skeleton.left_open():
+            if not self._has_parts(skeleton, run, set()):
+                region.open()
+                skeleton.stale = self.stale = True
+                skeleton.take(run, region)
+        for function in [*skeleton.callees()]:
+            inner, called = self._skeletons.get(function), self._calls.get(function)
+            if called is not None and called.is_open and not (inner and self._has_parts(inner, None, set())):
+                called.open()
+                self._call(function)
+            elif inner is not None and inner not in seen and not (called is not None and called.is_active):
+                self._open(inner, seen)
+
+    def _has_parts(self, skeleton: Skeleton, run: Run | None, seen: set[FunctionType]) -> bool:
+        """Whether anything that ``run``, or the whole function, holds or calls is learnt."""
+        if skeleton.has_parts(run):
+            return True
+        for function in skeleton.callees(run) if run is not None else skeleton.callees():
+            called, inner = self._calls.get(function), self._skeletons.get(function)
+            if called is not None and called.is_active:
+                return True
+            if inner is not None and function not in seen:
+                seen.add(function)
+                if self._has_parts(inner, None, seen):
+                    return True
+        return False
+
+    def _call(self, function: FunctionType) -> None:
+        """Call the region that a function is, if it is learnt, and else its variant."""
+        region = self._calls.get(function)
+        if region is not None and region.is_active:
+            self.callees[function] = region.call
+        else:
+            self.callees[function] = self._skeletons[function].function
+
+    @property
+    def _aside(self) -> float:
+        """Seconds that calls have taken for what eager does not do."""
+        return self._looking + sum(region.learning for region in self.regions)
 
     def region(
         self,
@@ -174,10 +262,11 @@ class Parts:
             place,
             last,
             update=update,
-            lifetimes=lifetimes,
+            kept=self._leading if lifetimes else None,
             leave=leave,
         )
         self.regions.append(made)
+        self.changed = True
         return made
 
     def meet(self, function: FunctionType, site: CallSite) -> Callable[..., Any] | None:
@@ -194,7 +283,9 @@ class Parts:
             else:
                 leave = partial(self._left, function)
                 update = is_update(function)
-                known = self.region(function, site.label, site.place, site.place.line, leave, update=update).call
+                called = self.region(function, site.label, site.place, site.place.line, leave, update=update)
+                self._calls[function] = called
+                known = called.call
         self.callees[function] = known
         return known
 
@@ -208,6 +299,7 @@ class Parts:
 
     def _left(self, function: FunctionType, region: Region) -> None:
         """Look for parts in a function that is no part."""
+        self.changed = True
         self.callees[function] = None if region.is_small else self._enter(function, region.refusals)
 
     def _enter(self, function: FunctionType, refusals: Sequence[Refusal]) -> FunctionType:
@@ -217,14 +309,21 @@ class Parts:
     def _skeleton(self, function: FunctionType, refusals: Sequence[Refusal]) -> Skeleton:
         known = self._skeletons.get(function)
         if known is None:
+            begun = thread_time()
             divide = not places_in(function.__code__, refusals)
             known = self._skeletons[function] = Skeleton(self, function, refusals, divide=divide)
+            self._looking += thread_time() - begun
         return known
 
     def end(self) -> None:
         """Drop all graphs."""
         for region in self.regions:
             region.end()
+
+
+def _holds(run: Run, at: Location) -> bool:
+    """Whether what is at a location is within a run."""
+    return run.statements[0][:2] <= at[:2] and at[2:] <= run.statements[-1][2:]
 
 
 def places_in(code: CodeType, refusals: Iterable[Refusal]) -> set[Place]:
