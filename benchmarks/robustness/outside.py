@@ -1,12 +1,14 @@
 """Training programs after public scripts, as whole steps: equal to eager, served wholly or in parts, how fast.
 
-    python -m benchmarks.robustness.outside [NAME ...] [--executor auto] [--repeats N]
+    python -m benchmarks.robustness.outside [NAME ...] [--executor auto] [--repeats N] [--compile] [--write]
 
 Takes two minutes for each program.
 
 Each program of ``tests/outside`` runs eager and speculated from the same seeds, call by call in turn. The table says
-whether results and state are equal, how many calls after the first ten were served wholly or in parts, the parts with
-their share of the step's time, and the throughput against eager, as the ratio of the medians over the second half.
+whether results and state are equal, how many calls after the first ten were served wholly or in parts, the share of
+eager's time in these calls that graphs serve, the parts with their share of the step's time, and the throughput against
+eager, as the ratio of the medians over the second half; for what is left, the reasons. ``--compile``: the throughput of
+the program with its modules compiled by ``torch.compile``, too. ``--write``: also to ``benchmarks/results``.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ import statistics
 import sys
 import time
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 # Before torch is imported: OpenMP reads it once.
@@ -31,11 +34,14 @@ import numpy as np
 import torch
 
 import torchjanus
+from benchmarks.record import write
 from tests.outside import PROGRAMS, made
 
 __all__ = ["Compared", "compared", "main"]
 
 FIRST = 10  # calls in which a step is learnt
+LITTLE = 0.05  # of a step's time: the reasons for which less is Python's are not reported
+GOAL = 0.8  # of the time, to be served
 
 
 @dataclass(frozen=True)
@@ -46,8 +52,12 @@ class Compared:
     equal: bool
     late: int  # calls after the first ones
     served: int  # of those, wholly or in parts
+    wholly: int  # of those, by one graph
+    share: float  # of eager's time in those calls, what graphs serve
     ratio: float  # eager's time over the speculated step's
-    step: Any
+    compiled: float | None  # eager's time over that of the program with compiled modules
+    parts: tuple[str, ...]
+    reasons: tuple[str, ...]
 
 
 class Chances:
@@ -104,42 +114,106 @@ def agree(one: list[Any], other: list[Any], exact: bool) -> bool:
     return True
 
 
-def compared(name: str, executor: str = "replay", repeats: int = 1) -> Compared:
-    """Run a program eager and speculated, in turn. ``repeats``: how often its calls are gone through."""
-    runs = []
-    for wrap in (lambda step: step, lambda step: torchjanus.speculate(step, executor=executor)):
-        chances = Chances()
-        chances.seed()
-        step, calls, state = made(name)
-        chances.leave()
-        runs.append((wrap(step), copy.deepcopy(calls) * repeats, state, chances, [], io.StringIO()))  # type: ignore[no-untyped-call]
-    times: list[list[float]] = [[], []]
-    fast = runs[1][0]
-    before = 0
-    for number in range(len(runs[0][1])):
-        for which, (step, calls, _, chances, results, printed) in enumerate(runs):
-            chances.enter()
-            with contextlib.redirect_stdout(printed):
-                begun = time.perf_counter()
-                results.append(leaves(step(*calls[number])))
-                times[which].append(time.perf_counter() - begun)
-            chances.leave()
-        if number + 1 == FIRST:
-            before = _served(fast)
+class Run:
+    """A program with its random generators, results, output, and the seconds of its calls."""
+
+    def __init__(self, name: str, repeats: int, wrap: Callable[[Any], Any]) -> None:
+        self.chances = Chances()
+        self.chances.seed()
+        step, calls, self.state = made(name)
+        self.chances.leave()
+        self.step = wrap(step)
+        self.calls = copy.deepcopy(calls) * repeats
+        self.results: list[list[Any]] = []
+        self.printed = io.StringIO()
+        self.times: list[float] = []
+
+    def call(self, number: int) -> None:
+        """Make one call."""
+        self.chances.enter()
+        with contextlib.redirect_stdout(self.printed):
+            begun = time.perf_counter()
+            result = self.step(*self.calls[number])
+            self.times.append(time.perf_counter() - begun)
+        self.results.append(leaves(result))
+        self.chances.leave()
+
+    @property
+    def typical(self) -> float:
+        """The median over the second half."""
+        return statistics.median(self.times[len(self.times) // 2 :])
+
+
+class Served:
+    """How much of each call graphs have made: all of it, or parts with their share of the step's time."""
+
+    def __init__(self, step: Any) -> None:
+        self.step = step
+        self.wholly: list[bool] = []
+        self.shares: list[float] = []
+        self._graphs = 0
+        self._parts: dict[int, tuple[int, int]] = {}
+
+    def look(self) -> None:
+        """Look at the latest call."""
+        graphs = self.step.statistics().speculated
+        whole, self._graphs = graphs > self._graphs, graphs
+        share = sum(self._of_parts())
+        self.wholly.append(whole)
+        self.shares.append(1.0 if whole else min(share, 1.0))
+
+    def _of_parts(self) -> Iterator[float]:
+        for region in self.step.regions:
+            served, calls = self._parts.get(id(region), (0, 0))
+            self._parts[id(region)] = region.served, region.calls
+            if region.served > served:
+                yield region.share * (region.served - served) / (region.calls - calls)
+
+
+def compared(name: str, executor: str = "replay", repeats: int = 1, compiles: bool = False) -> Compared:
+    """Run a program eager and speculated, in turn. ``repeats``: how often its calls are gone through; ``compiles``:
+    also with compiled modules."""
+    eager = Run(name, repeats, lambda step: step)
+    fast = Run(name, repeats, lambda step: torchjanus.speculate(step, executor=executor))
+    runs, served = [eager, fast], Served(fast.step)
+    if compiles:
+        runs.append(Run(name, repeats, with_compiled_modules))
+    for number in range(len(eager.calls)):
+        for run in runs:
+            run.call(number)
+        served.look()
         if number % 8 == 7:
-            fast.wait()
-    (_, calls, state, _, results, printed), (_, _, other, _, found, text) = runs
+            fast.step.wait()
     exact = executor == "replay"
-    equal = all(agree(a, b, exact) for a, b in zip(results, found, strict=True))
-    equal = equal and agree(leaves(state()), leaves(other()), exact) and (printed.getvalue() == text.getvalue())
-    half = len(calls) // 2
-    ratio = statistics.median(times[0][half:]) / statistics.median(times[1][half:])
-    return Compared(name, equal, len(calls) - FIRST, _served(fast) - before, ratio, fast)
+    equal = all(agree(a, b, exact) for a, b in zip(eager.results, fast.results, strict=True))
+    equal = equal and agree(leaves(eager.state()), leaves(fast.state()), exact)
+    equal = equal and eager.printed.getvalue() == fast.printed.getvalue()
+    late = list(zip(eager.times, served.shares, strict=True))[FIRST:]
+    explained = torchjanus.explain(fast.step)
+    reasons = {f"{one.reason}: {one.what}" for one in explained.refusals}
+    reasons |= {f"{one.reason}: {one.what}" for part in explained.parts for one in part.refusals}
+    reasons |= {part.why for part in explained.parts if part.why and part.share >= LITTLE}
+    return Compared(
+        name,
+        equal,
+        len(late),
+        sum(share > 0 for _, share in late),
+        sum(served.wholly[FIRST:]),
+        sum(seconds * share for seconds, share in late) / sum(seconds for seconds, _ in late),
+        eager.typical / fast.typical,
+        eager.typical / runs[2].typical if compiles else None,
+        tuple(map(str, explained.parts)),
+        tuple(sorted(reasons)),
+    )
 
 
-def _served(step: Any) -> int:
-    counts = step.statistics()
-    return int(counts.speculated + counts.partly)
+def with_compiled_modules(step: Any) -> Any:
+    """Compile the modules of the trainer whose method ``step`` is, in place. Their methods other than forward() stay
+    eager's, as they do for a user of ``torch.compile(model)``."""
+    for value in vars(getattr(step, "__self__", step)).values():
+        if isinstance(value, torch.nn.Module):
+            value.compile()
+    return step
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -147,20 +221,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="all programs, unless some are named")
     parser.add_argument("--executor", default="replay")
     parser.add_argument("--repeats", type=int, default=1, help="how often the calls of a program are gone through")
+    parser.add_argument("--compile", action="store_true", help="also with modules compiled by torch.compile")
+    parser.add_argument("--write", action="store_true", help="write the results to benchmarks/results")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    right = True
+    found = []
     for name in options.names or PROGRAMS:
-        one = compared(name, options.executor, options.repeats)
-        right = right and one.equal
+        one = compared(name, options.executor, options.repeats, options.compile)
+        found.append(one)
+        against = f", torch.compile {one.compiled:.2f}" if one.compiled is not None else ""
         print(
-            f"{name:24s} {'equal' if one.equal else 'DIFFERS'}  {one.served} of {one.late} late calls served, "
-            f"{one.step.statistics().speculated} calls wholly, {one.ratio:.2f} of eager's throughput"
+            f"{name:24s} {'equal' if one.equal else 'DIFFERS'}  {one.share:.0%} of the time served, {one.served} of "
+            f"{one.late} late calls, {one.wholly} wholly, {one.ratio:.2f} of eager's throughput{against}"
         )
-        for part in torchjanus.explain(one.step).parts:
-            print(f"    {part}")
-    return 0 if right else 1
+        for line in (*one.parts, *(f"left: {reason}" for reason in one.reasons)):
+            print(f"    {line}", flush=True)
+    most = sum(one.share >= GOAL for one in found)
+    mean = statistics.geometric_mean(one.ratio for one in found)
+    print(f"{most} of {len(found)} with {GOAL:.0%} of the time served; geometric mean of the throughput {mean:.2f}")
+    if options.write:
+        programs = [asdict(one) for one in found]
+        write("outside", sys.argv[1:], "cpu", {"executor": options.executor, "mean": mean, "programs": programs})
+    return 0 if all(one.equal for one in found) else 1
 
 
 if __name__ == "__main__":

@@ -15,14 +15,18 @@ Made = tuple[Callable[..., Any], list[tuple[Any, ...]], Callable[[], Any]]
 # The least share of the calls after the first ten that graphs make, wholly or in parts, with the replay executor.
 PROGRAMS: dict[str, float] = {
     "accumulated_gradients": 0.9,  # its updates
+    "adversarial_pictures": 0.9,
     "attentive_translation": 0.5,  # a graph for each pair of lengths and each choice of teacher forcing
+    "beam_captions": 0.75,  # a graph for each length of the captions; the search in every eighth call
     "bert_pairs": 0.9,
     "binary_weights": 0.9,
     "callbacks_and_checkpoints": 0.9,
     "clipped_policy": 0.9,
+    "conflicting_tasks": 0.9,  # in parts: tasks are shuffled as a list of tensors
     "crf_tagger": 0.9,
     "denoising_diffusion": 0.9,
     "detection_head": 0.9,
+    "evolved_policy": 0.9,
     "flow_density": 0.9,
     "graph_messages": 0.9,
     "gym_policy": 0.9,
@@ -31,10 +35,13 @@ PROGRAMS: dict[str, float] = {
     "model_agnostic_meta": 0.9,
     "momentum_contrast": 0.85,
     "neural_ode": 0.9,  # its updates: how often the field is evaluated depends on fetched numbers
+    "packed_names": 0.75,  # a graph for each set of lengths
+    "private_gradients": 0.9,
     "replayed_values": 0.65,  # the training; the play and the batch differ in each call
     "sklearn_report": 0.9,
+    "sparse_citations": 0.9,
     "tree_sentiment": 0.85,
-    "tree_similarity": 0.1,  # only its updates, in every other call: its cells have their backward pass still to come
+    "tree_similarity": 0.6,  # its cells: states are kept on the nodes
 }
 
 
