@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 
 import torch
@@ -269,6 +270,27 @@ def a_metaclass_that_counts():
         return x * made.by + Scale(3.0).by, isinstance(made, Scale), isinstance(x, Scale), made + 1, f"{made.by}"
 
     return Program(step, inputs(), state=Counting.asked)
+
+
+@program(refused="by code that may change something")
+def elements_are_counted():
+    elements = [Counted(1), Counted(2), Counted(1)]
+
+    def step(x):
+        return x * 2, len(collections.Counter(elements)), len(Counted.asked)
+
+    return Program(step, inputs(), state=Counted.asked)
+
+
+@program(refused="by code that may change something")
+def elements_are_counted_in_a_counter_from_before():
+    counts = collections.Counter()
+
+    def step(x):
+        counts.update([Counted(1), Counted(4), Counted(1)])
+        return x * 2, len(counts), len(Counted.asked)
+
+    return Program(step, inputs(), state=(Counted.asked, counts))
 
 
 @program()

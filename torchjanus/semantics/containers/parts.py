@@ -21,7 +21,7 @@ from torchjanus.host.deferred_writes import make_exception, make_function, make_
 from torchjanus.rewrite import Anchor
 from torchjanus.rewrite.hooks.lookup import attributes_of, is_python_class
 
-__all__ = ["Parts", "original_code", "parts_of", "slots_of", "unraised"]
+__all__ = ["Parts", "is_rewritten", "original_code", "parts_of", "slots_of", "unraised"]
 
 _PLAIN: tuple[Any, ...] = (int, float, complex, str, bytes)
 _FUNCTION = vars(types.FunctionType)
@@ -176,6 +176,11 @@ def unraised(value: BaseException) -> BaseException:
         return value
     made: BaseException = make_exception(type(value), base, *value.args)
     return made
+
+
+def is_rewritten(code: types.CodeType) -> bool:
+    """Whether this is the code of a function of the program that hooks have been put into."""
+    return any(isinstance(value, Anchor) for value in code.co_consts)
 
 
 def original_code(code: types.CodeType) -> types.CodeType | None:

@@ -25,6 +25,7 @@ from torchjanus.semantics.external.extern_calls import ExternCalls, take
 from torchjanus.semantics.external.host_functions import host_effects
 from torchjanus.semantics.external.logs import with_program_line
 from torchjanus.semantics.external.surroundings import writes_by_python
+from torchjanus.semantics.known.consumers import iterated
 from torchjanus.semantics.known.foreign import (
     ARRAYS,
     GENERATOR_FUNCTIONS,
@@ -299,7 +300,10 @@ class ForeignCalls(NativeMethods):
         if fn is next:
             return self.take_next(*args)
         if is_one_of(fn, _USING_UP):
-            given = tuple(self.iterable(value) if self.is_foreign(value) else value for value in args)
+            taken = iterated(fn, len(args))
+            given = tuple(
+                self.iterable(value) if n in taken and self.is_foreign(value) else value for n, value in enumerate(args)
+            )
             return self._consume(fn, given, kwargs)
         return self.foreign_operation(fn, fn.__name__, args) if not kwargs else self.extern(fn, args, kwargs)
 
@@ -337,7 +341,11 @@ class ForeignCalls(NativeMethods):
     def _consume(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if fn is iter and len(args) == 1 and self.is_foreign(args[0]):
             return self.foreign_operation(iter, "__iter__", args)
-        given = tuple(self._items_of(a) if hasattr(type(a), "__next__") and self.is_foreign(a) else a for a in args)
+        taken = iterated(fn, len(args))
+        given = tuple(
+            self._items_of(a) if n in taken and hasattr(type(a), "__next__") and self.is_foreign(a) else a
+            for n, a in enumerate(args)
+        )
         return super()._consume(fn, given, kwargs)
 
     def percent(self, template: str, value: Any) -> Any:

@@ -14,7 +14,7 @@ import math
 import operator
 from typing import Any
 
-__all__ = ["ASKING_LENGTH", "ASKING_LENGTH_METHODS", "CONSUMERS", "ITERATING_ALL", "METHODS"]
+__all__ = ["ASKING_LENGTH", "ASKING_LENGTH_METHODS", "CONSUMERS", "ITERATING_ALL", "METHODS", "iterated"]
 
 # The positions of the callback and of the first iterable; None if there is none.
 CONSUMERS: dict[Any, tuple[int | None, int | None]] = {
@@ -92,3 +92,17 @@ METHODS: dict[tuple[int, str], tuple[int | None, int | None]] = {
     **{(id(cls), name): (None, 0) for cls in (set, frozenset) for name in _OF_SETS},
     **{(id(set), name): (None, 0) for name in _CHANGING_SETS},
 }
+
+# Those whose arguments are passed on as they are, and those whose first iterable is not the first argument.
+_PASSING_ON = frozenset({builtins.next, itertools.repeat, itertools.count})
+_FIRST = {collections.defaultdict: 1}
+
+
+def iterated(fn: Any, count: int) -> range:
+    """Return the positions of the arguments, of ``count``, whose elements a native callable takes. The others it passes
+    on, or returns (``functools.reduce(f, elements, start)``)."""
+    if fn in _PASSING_ON:
+        return range(0)
+    first = CONSUMERS[fn][1] if fn in CONSUMERS else _FIRST.get(fn, 0)
+    assert first is not None
+    return range(first, count if fn in ITERATING_ALL else min(first + 1, count))

@@ -41,9 +41,9 @@ _SET_READERS = frozenset(
     """copy union intersection difference symmetric_difference issubset issuperset isdisjoint __or__ __and__ __sub__
     __xor__ __ror__ __rand__ __rsub__ __rxor__ __le__ __lt__ __ge__ __gt__ __eq__ __ne__""".split()
 )
-_MAPPING_READERS = frozenset({"copy", "__reversed__", "__or__", "__ror__", "__eq__", "__ne__", "__repr__"})
+_MAPPING_READERS = frozenset({"copy", "__or__", "__ror__", "__eq__", "__ne__", "__repr__"})
 _SEQUENCE_READERS = frozenset(
-    """copy __add__ __mul__ __rmul__ __reversed__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __repr__""".split()
+    """copy __add__ __mul__ __rmul__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __repr__""".split()
 )
 
 
@@ -58,6 +58,8 @@ class ContainerMethods(NativeValues):
             return True, self._length(owner)
         if name == "__iter__":
             return True, self._consume(iter, (owner,), {})
+        if name == "__reversed__":
+            return True, self._consume(reversed, (owner,), {})
         if isinstance(owner, dict | set | frozenset) and self._runs_changing_code(owner, name, args):
             given = [self._pinned(arg, "read by native code") if isinstance(arg, list | tuple) else arg for arg in args]
             native: Any = native_class(type(owner))
@@ -183,7 +185,11 @@ class ContainerMethods(NativeValues):
 
     def count_elements(self, mapping: Any, elements: Any) -> None:
         """Do what ``Counter.update`` does with an iterable."""
+        kept = None if self.recording.owner(mapping) is None else mapping
         for element in self.watch.iterate(None, elements):
+            if self.runs_changing_code(kept, element):  # each element is hashed once
+                collections._count_elements(mapping, (element,))  # type: ignore[attr-defined]
+                continue
             count = self.watch.call(None, mapping.get, (element, 0), {})
             self.watch.set_item(None, mapping, element, self.watch.native_binary(None, "+", count, 1))
 

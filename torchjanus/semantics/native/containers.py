@@ -26,6 +26,7 @@ from torchjanus.semantics.known.live_views import ITEMS, KEYS, VALUES, dictionar
 from torchjanus.semantics.known.trusted import is_trusted_class
 from torchjanus.semantics.native.class_namespaces import ClassNamespaces, refuse_view
 from torchjanus.semantics.native.identities import as_key, held_as_key, hold_identity
+from torchjanus.semantics.native.paired_iterators import paired
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.framework import FrameworkRecorder
@@ -38,6 +39,8 @@ _SEQUENCES = (list, tuple, collections.deque)
 # Objects of these classes are equal if their texts are.
 _SHOWN = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, pathlib.PurePath, uuid.UUID)
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+# Those whose elements may change, or grow in number, while an iterator goes through them.
+_CHANGING = (dict, set, list, collections.deque)
 _READING = ("__iter__", "__len__", "__contains__")
 
 
@@ -300,6 +303,14 @@ class NativeContainers(ABC):
         self._claim_keys(shadow.names())
         return shadow.names().keys() if isinstance(value, KEYS) else shadow.items().items()
 
+    def changing(self, given: Any, read: Any) -> Any:
+        """Return the container or view from before the call, or a view of one, whose elements the run sees as those of
+        ``read``, if they may change; else None."""
+        if read is given:
+            view = self.recording.view_in_heap(given)
+            return None if view is given else view
+        return given if isinstance(given, _CHANGING) or is_view(given) else None
+
     def shown(self, value: Any) -> Any:
         """Return an operand that native code compares or joins: a view with the numbers in it held constant."""
         value = self.live(value)
@@ -311,7 +322,9 @@ class NativeContainers(ABC):
 
     def iterable(self, obj: Any) -> Iterable[Any]:
         """Return the elements of ``obj`` in order, read one by one if it is from before the call."""
-        obj = self.live(obj)
+        given, obj = obj, self.live(obj)
+        if is_view(obj) and (held := self.changing(given, obj)) is not None:
+            return paired(self.recording, held, obj)
         access_path = self.recording.owner(obj)
         if access_path is None or isinstance(obj, torch.Tensor | range | str | bytes):
             return self.recording.pin(obj, "its characters are taken")  # type: ignore[no-any-return]

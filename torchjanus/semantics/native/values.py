@@ -12,17 +12,16 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import native_class
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.rewrite.hooks.semantics import Invocation
 from torchjanus.semantics.containers.histories import summary
+from torchjanus.semantics.known.consumers import iterated
 from torchjanus.semantics.known.foreign import is_foreign_object
 from torchjanus.semantics.known.natives import COMPUTING, HASHING
 from torchjanus.semantics.native.comparisons import compares_by_python
 from torchjanus.semantics.native.containers import CONTAINERS, as_given
+from torchjanus.semantics.native.paired_iterators import paired
 from torchjanus.semantics.native.texts import Texts
-from torchjanus.semantics.protocols.iteration import WrappedIterable
-from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.values import Apply, Traced, plain
 
 __all__ = ["NativeValues"]
@@ -33,44 +32,7 @@ _DIVMOD = (operator.floordiv, operator.mod)
 
 
 # Lazy iterators.
-_LATER = (enumerate, zip, map, filter, iter, reversed)
-
-
-# Containers whose iterators raise if the container changes during the iteration.
-_GUARDED = (dict, set, collections.deque)
-
-
-class _Paired(WrappedIterable):
-    """The iterator of a container, with the elements of a copy: it ends or raises as the container's own one does."""
-
-    __slots__ = ("_copy", "_own", "_recording")
-
-    def __init__(self, recording: Recording, own: Any, copy: Iterable[Any]) -> None:
-        self._recording, self._own, self._copy = recording, own, iter(copy)
-
-    def __iter__(self) -> _Paired:
-        return self
-
-    def __next__(self) -> Any:
-        own = next(self._own)
-        return own if self._recording.over else next(self._copy, own)
-
-    def native(self) -> Any:
-        return self._own
-
-
-class _Measured(_Paired):
-    """One whose length Python can ask for: all but those of an OrderedDict."""
-
-    __slots__ = ()
-
-    def __length_hint__(self) -> Any:
-        return self._own.__length_hint__()
-
-
-def _paired(recording: Recording, container: Any, copy: Iterable[Any], name: str = "__iter__") -> _Paired:
-    own = getattr(native_class(type(container)), name)(container)
-    return (_Measured if hasattr(type(own), "__length_hint__") else _Paired)(recording, own, copy)
+_LATER = (enumerate, zip, map, filter, iter, reversed, *_FLAT)
 
 
 class NativeValues(Texts):
@@ -112,6 +74,8 @@ class NativeValues(Texts):
         if is_one_of(fn, (min, max)) and parts and (kwargs.get("key") is not None or watched):
             return self.extreme(fn, parts, kwargs.get("key"))
         if given and given[0] is parts:
+            if is_one_of(fn, (min, max)) and not parts and "default" in kwargs:
+                return kwargs["default"]
             if (
                 is_one_of(fn, (min, max))
                 and len(parts) > 1
@@ -129,16 +93,21 @@ class NativeValues(Texts):
     def _consume(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if len(args) == 1 and not kwargs and (known := summary(self.recording, self.shadows, fn, args[0])) is not None:
             return known
-        given = tuple(self.consumed(a) for a in args)
-        if is_one_of(fn, _LATER) or getattr(fn, "__module__", None) == "itertools":
+        taken = iterated(fn, len(args))
+        given = tuple(self.consumed(a) if n in taken else a for n, a in enumerate(args))
+        lazy = is_one_of(fn, _LATER) or getattr(fn, "__module__", None) == "itertools"
+        if lazy and args:
             for one, copy in zip(args, given, strict=True):
                 if type(copy) is list and copy is not one:
                     self.shadows.gone_through(one, copy)
-            if fn is reversed and isinstance(args[0], _GUARDED) and given[0] is not args[0]:
-                return _paired(self.recording, args[0], reversed(given[0]), "__reversed__")
+            if fn is reversed and (held := self.changing(args[0], given[0])) is not None:
+                return paired(self.recording, held, reversed(given[0]), "__reversed__")
+            own = fn is iter and is_one_of(type(args[0]), (list, tuple))  # see ``iterates`` below
             given = tuple(
-                _paired(self.recording, one, copy) if isinstance(one, _GUARDED) and copy is not one else copy
-                for one, copy in zip(args, given, strict=True)
+                copy
+                if own or n not in taken or (held := self.changing(one, copy)) is None
+                else paired(self.recording, held, copy)
+                for n, (one, copy) in enumerate(zip(args, given, strict=True))
             )
         given = tuple(self.recording.pin(a, f"read by {fn.__name__}()") if isinstance(a, str) else a for a in given)
         if is_one_of(fn, (any, all)) and len(given) == 1:
@@ -175,7 +144,9 @@ class NativeValues(Texts):
                 [self.consumed(pair) for pair in a] if is_one_of(type(a), (list, tuple)) else a for a in given
             )
             return self.hold_keys(fn(*given, **kwargs))
-        named = {k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()}
+        named = {
+            k: self.recording.pin(self.consumed(v) if k == "iterable" else v, "keyword") for k, v in kwargs.items()
+        }
         return self.hold_keys(as_given(self.out(fn, *given, **named), args, given))
 
     def _itertools(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

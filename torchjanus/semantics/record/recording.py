@@ -197,6 +197,7 @@ class Recording(WriteRecord):
         ``trusted``: the namespace belongs to a library; ``kept``: its owner never rebinds it; ``foreign``: only
         native code can read the object.
         """
+        value = plain(value)  # a generator that an earlier run has begun may hold a number traced by that
         if self.lost:
             self.claim_unless_plain(value, access_path)
             return value

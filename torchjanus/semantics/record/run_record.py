@@ -283,6 +283,10 @@ class RunRecord:
         self._views[id(view)] = (view, real)
         return view
 
+    def view_in_heap(self, view: Any) -> Any:
+        """Return the view that the heap gets in the place of ``view`` (see ``views``)."""
+        return self._views.get(id(view), (view, view))[1]
+
     def iterates(self, iterator: Iterator[Any], original: list[Any] | tuple[Any, ...]) -> None:
         """Record that ``iterator`` yields the traced elements of ``original``, which existed before the call."""
         self._iterators[id(iterator)] = (iterator, iter(original))

@@ -23,6 +23,7 @@ from torchjanus.semantics.protocols.iteration import WrappedIterable
 from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.sizes import holds_traced
+from torchjanus.semantics.watch.objects.suspended import is_native_iterator, settle_iterator, settle_variables
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite
 from torchjanus.trace.recipes import (
     Constant,
@@ -285,6 +286,10 @@ class Finalization:
             case _ if type(value) is functools.partial:
                 held = (self.bare(value.func), self.bare(value.args), self.bare(value.keywords))
                 value.__setstate__((*held, vars(value)))  # type: ignore[attr-defined]
+            case _ if isinstance(value, types.GeneratorType | types.CoroutineType):
+                settle_variables(value, self.bare)
+            case _ if is_native_iterator(value):
+                settle_iterator(value, self.bare)
             case _ if isinstance(value, BaseException):
                 given = ARGS.__get__(value)
                 bare = self.bare(given)
