@@ -5,7 +5,7 @@ Knows nothing of why a run is written anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -131,13 +131,20 @@ class TraceRewriter:
         made = map_recipe(recipe, self.recipe)
         return replace(made, count=self.expr(made.count)) if isinstance(made, CollectedItems) else made
 
-    def moved(self, begins: Callable[[int, int], int], ends: Callable[[int], int]) -> dict[str, Any]:
-        """What the run says of where among its events things are, for ``made``. ``begins``: where iterations that begin
-        there begin now, if their loop ends there, or where else something happened; ``ends``: where a loop ends now."""
-        old, whole = self.old, len(self.old.events)
+    def moved(
+        self, begins: Sequence[int] | Callable[[int, int], int], ends: Sequence[int] | None = None
+    ) -> dict[str, Any]:
+        """What the run says of where among its events things are, for ``made``. ``begins``: by position, where what
+        begins or happens there is now; it may depend on where the loop ends that begins there. ``ends``: by position,
+        where a loop that ends there ends now, unless that is the same."""
+        if not callable(begins):
+            table, ends = begins, begins if ends is None else ends
+            return self.moved(lambda position, end: table[position], ends)
+        assert ends is not None
+        old, whole, ended = self.old, len(self.old.events), ends.__getitem__
 
         def spanned(one: Any) -> Any:
-            return replace(one, starts=tuple(begins(at, one.end) for at in one.starts), end=ends(one.end))
+            return replace(one, starts=tuple(begins(at, one.end) for at in one.starts), end=ended(one.end))
 
         def counted(one: LoopInstance) -> Any:
             assert not isinstance(one.count, TensorTermination)  # those are found when all has been rewritten
@@ -146,13 +153,13 @@ class TraceRewriter:
         def reversed_loops(one: LoopRecord) -> LoopRecord:
             starts = [begins(at, whole if one.end is None else one.end) for at in one.starts]
             count = None if one.count is None else self.expr(one.count)
-            return replace(one, starts=starts, end=None if one.end is None else ends(one.end), count=count)
+            return replace(one, starts=starts, end=None if one.end is None else ended(one.end), count=count)
 
         def framed(one: LoopSnapshots) -> LoopSnapshots:
             states = tuple({name: self.held(value) for name, value in state.items()} for state in one.states)
             starts = tuple(begins(at, one.end) for at in one.starts)
             count = None if one.count is None else self.expr(one.count)
-            return replace(one, starts=starts, end=ends(one.end), states=states, count=count)
+            return replace(one, starts=starts, end=ended(one.end), states=states, count=count)
 
         return {
             "iterations": [counted(one) for one in old.iterations],
@@ -165,27 +172,29 @@ class TraceRewriter:
             "reread": [(begins(position, -1), where) for position, where in old.reread],
             "counted": [(begins(position, -1), *rest) for position, *rest in old.counted],
             "changed": {begins(position, -1): names for position, names in old.changed.items()},
-            "measured": old.measured if old.measured < 0 else ends(old.measured),
+            "measured": old.measured if old.measured < 0 else ended(old.measured),
         }
 
     def walk(
         self,
         step: Callable[[int, Any, int], Iterable[Any]],
         ahead: Callable[[int], Iterable[Any]] = lambda position: (),
-    ) -> tuple[list[Any], list[int]]:
-        """The events of the new run, and where each old one begins among them, and the end. ``step(position, event,
-        after)`` gives what takes the place of an event, and ``ahead(position)`` what is inserted before it."""
+    ) -> tuple[list[Any], list[int], list[int]]:
+        """The events of the new run; by position in the old one, the end included, where what is inserted there begins;
+        and where the event itself does. ``step(position, event, after)`` gives what takes the place of an event, and
+        ``ahead(position)`` what is inserted before it."""
         events: list[Any] = []
+        inserted: list[int] = []
         begins: list[int] = []
         after = 0
-        for position, event in enumerate(self.old.events):
+        for position, event in enumerate([*self.old.events, None]):
+            inserted.append(len(events))
             events += ahead(position)
             begins.append(len(events))
-            events += step(position, event, after)
-            after += isinstance(event, Op)
-        events += ahead(len(self.old.events))
-        begins.append(len(events))
-        return events, begins
+            if position < len(self.old.events):
+                events += step(position, event, after)
+                after += isinstance(event, Op)
+        return events, inserted, begins
 
     def made(self, events: list[Any], **changes: Any) -> Trace:
         """The new run."""

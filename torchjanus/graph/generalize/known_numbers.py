@@ -127,20 +127,14 @@ class _ConstantRewriter(TraceRewriter):
 
     def trace(self) -> Trace:
         """Return the rewritten run. What leaves the call is unchanged."""
-        events: list[Any] = []
-        done = 0
-        begins = []
-        for event in self.old.events:
-            begins.append(len(events))
-            merged = event
+
+        def step(at: int, event: Any, after: int) -> Iterator[Any]:
             if isinstance(event, Op):
-                merged = self.operation(event, done)
-            elif isinstance(event, NumberPredicate | Specialization | HostComputation):
-                merged = self.event(event, done)
-                if not isinstance(merged.expr, Expr):
-                    continue  # it holds in each call
-            done += isinstance(event, Op)
-            events.append(merged)
-        begins.append(len(events))
-        moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
-        return replace(self.old, events=events, alive=[*self.old.alive, self.old], **moved)
+                yield self.operation(event, after)
+            elif not isinstance(event, NumberPredicate | Specialization | HostComputation):
+                yield event
+            elif isinstance((made := self.event(event, after)).expr, Expr):
+                yield made  # else it holds in each call
+
+        events, _, begins = self.walk(step)
+        return replace(self.old, events=events, alive=[*self.old.alive, self.old], **self.moved(begins))

@@ -284,19 +284,14 @@ class _SelectionRewriter(AddingRewriter):
 
     def trace(self) -> Trace:
         """Return the rewritten run."""
-        events: list[Any] = []
-        begins: list[int] = []
-        done = 0
         numbers = {access_path.key for access_path in self._access_paths}
-        for event in self.old.events:
-            begins.append(len(events))
-            if isinstance(event, Extern) and event.number in numbers:
-                continue
-            if isinstance(event, HeapRead) and event.access_path.waits_for - 1 in numbers:
-                continue
-            events.append(self.event(event, done))
-            done += isinstance(event, Op)
-        begins.append(len(events))
+
+        def step(at: int, event: Any, after: int) -> Iterator[Any]:
+            selects = isinstance(event, Extern) and event.number in numbers
+            if not selects and not (isinstance(event, HeapRead) and event.access_path.waits_for - 1 in numbers):
+                yield self.event(event, after)
+
+        events, _, begins = self.walk(step)
         self._leaving = id(self.old) in self._late
         result = None if self.old.result is None else self.recipe(self.old.result)
         modes = self._ops[-1].modes
@@ -304,8 +299,7 @@ class _SelectionRewriter(AddingRewriter):
             events.append(Op(count, count.__name__, (TensorRef(ref), dim), {}, (TensorRef(fetch.ref),), modes))
         gone = {one.result for one in self._access_paths.values()}
         access_paths = {number: where for number, where in self.old.access_paths.items() if number not in gone}
-        moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
-        made = replace(self.made(events, access_paths=access_paths, **moved), result=result)
+        made = replace(self.made(events, access_paths=access_paths, **self.moved(begins)), result=result)
         made.fetched.update(self._fetched)
         for one in self._access_paths.values():
             made.fetched[Size(one.result, 0, one.marked + 1).token] = self._sizes_of(one)[0]

@@ -143,33 +143,21 @@ class _HoistingRewriter(TraceRewriter):
                     self.names[event.outs[0].number] = where[id(found.picks[at][0])]
                 operations += not gone
                 self.after.append(operations)
-        events: list[Any] = []
-        places: list[int] = []
-        begins: list[int] = []
-        done = 0
-        for at, event in enumerate(old.events):
-            places.append(len(events))
+
+        def ahead(at: int) -> Iterator[Op]:
             for one in found.added.get(at, ()):
                 op = _op(old, one.column[0])
-                source = self.values(op.args[0], done)
-                outs = (TensorRef(where[id(one)]),)
-                events.append(replace(op, args=(source, one.whole), outs=outs))
-            begins.append(len(events))
+                yield replace(op, args=(self.values(op.args[0], 0), one.whole), outs=(TensorRef(where[id(one)]),))
+
+        def step(at: int, event: Any, after: int) -> Iterator[Any]:
             if at not in found.picks:
-                events.append(self.event(event, done))
-            else:
+                yield self.event(event, after)
+            elif (rest := found.picks[at][0].rest) is not None:
                 pick, number = found.picks[at]
-                if pick.rest is not None:
-                    args = (TensorRef(where[id(pick)]), pick.rest[number])
-                    events.append(replace(self.event(event, done), args=args))
-            done += isinstance(event, Op)
-        places.append(len(events))
-        begins.append(len(events))
+                yield replace(self.event(event, after), args=(TensorRef(where[id(pick)]), rest[number]))
 
-        def begin(at: int, end: int) -> int:
-            return begins[at] if end in found.ends else places[at]
-
-        moved = self.moved(begin, places.__getitem__)
+        events, places, begins = self.walk(step, ahead)
+        moved = self.moved(lambda at, end: (begins if end in found.ends else places)[at], places)
         new = self.made(
             events, tensors=self.tensors, kinds=self.kinds, memory=self.memory if old.memory else [], **moved
         )

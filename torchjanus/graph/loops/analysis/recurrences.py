@@ -223,8 +223,8 @@ class _ColumnRewriter(AddingRewriter):
                 return self._taking(event, self.changed[at], after)
             return (self.event(event, after),)
 
-        events, begins = self.walk(step, lambda at: self._columns(self.ahead[at]) if at in self.ahead else ())
-        return self.made(events, **self.moved(lambda at, end: begins[at], begins.__getitem__))
+        events, _, begins = self.walk(step, lambda at: self._columns(self.ahead[at]) if at in self.ahead else ())
+        return self.made(events, **self.moved(begins))
 
     def _columns(self, loop: _Loop) -> Iterator[Op]:
         """Yield the operations that compute the numbers of all iterations."""

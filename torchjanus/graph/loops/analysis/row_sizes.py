@@ -103,27 +103,26 @@ class _RowSizeRewriter(TraceRewriter):
     def written(self) -> Trace:
         """Return the new trace."""
         old = self.old
-        events: list[Any] = []
-        places: list[int] = []
         facts: set[Any] = set()
-        for event in old.events:
-            places.append(len(events))
-            made = self.event(event, 0)
+
+        def step(at: int, event: Any, after: int) -> Iterator[Any]:
+            made = self.event(event, after)
             if isinstance(event, NumberPredicate | Specialization):
                 if made.expr is not event.expr and made.token in facts:
-                    continue
+                    return
                 facts.add(made.token)
-            events.append(made)
+            yield made
             if isinstance(event, HeapRead) and event.kind == "tensor":
-                events += self._found(event)
-        places.append(len(events))
+                yield from self._found(event)
+
+        events, _, begins = self.walk(step)
         facts_ = (event.expr for event in old.events if isinstance(event, NumberPredicate | Specialization))
         tokens = {expr.token: self.expr(expr).token for expr in facts_}
         pins: dict[Any, int] = {}
         for token, times in old.pins.items():
             new = tokens.get(token, token)
             pins[new] = pins.get(new, 0) + times
-        trace = self.made(events, pins=pins, **self.moved(lambda at, _: places[at], places.__getitem__))
+        trace = self.made(events, pins=pins, **self.moved(begins))
         sizes = ((leaf, new) for leaf, new in self.asked.values() if isinstance(new, Size))
         trace.fetched |= {new.token: old.fetched[leaf.token] for leaf, new in sizes if leaf.token in old.fetched}
         return trace

@@ -141,10 +141,7 @@ class _AccumulatorRewriter(TraceRewriter):
 
     def trace(self) -> Trace:
         self._number()
-        events, operations = [], 0
-        for event in self.old.events:
-            events.append(self.event(event, operations))
-            operations += isinstance(event, Op)
+        events, _, _ = self.walk(lambda at, event, after: (self.event(event, after),))
         tensors = [*self.old.tensors, *[None] * (len(self.memory) - len(self.old.tensors))]
         frames = [self._framed(one) for one in self.old.frames]
         return self.made(events, tensors=tensors, memory=self.memory, kinds=self.kinds, frames=frames)

@@ -79,15 +79,14 @@ class _SinkingRewriter(TraceRewriter):
         """Return the new trace. ``gone``: positions of removed writes. ``behind``: end of a loop -> the writes that
         follow it."""
         old = self.old
-        events: list[Any] = []
-        begins: list[int] = []
-        operations = 0
-        for position, event in enumerate(old.events):
-            begins.append(len(events))
+
+        def step(position: int, event: Any, after: int) -> Iterator[Any]:
             if position not in gone:
-                events.append(self.event(event, operations))
-            operations += isinstance(event, Op)
-            events += (self.event(old.events[one], operations) for one in behind.get(position, ()))
-        begins.append(len(events))
+                yield self.event(event, after)
+            after += isinstance(event, Op)
+            yield from (self.event(old.events[one], after) for one in behind.get(position, ()))
+
+        events, _, begins = self.walk(step)
+        operations = sum(isinstance(event, Op) for event in old.events)
         events += (self.event(old.events[one], operations) for one in behind.get(len(old.events), ()))
-        return self.made(events, **self.moved(lambda at, end: begins[at], begins.__getitem__))
+        return self.made(events, **self.moved(begins))

@@ -225,11 +225,11 @@ class _CarriedDistanceRewriter(AddingRewriter):
     def trace(self) -> Trace:
         old, iterations = self.old, self.loop.iterations
         limits = [*iterations.starts[1:], iterations.end]
-        events, begins = self.walk(
+        events, _, begins = self.walk(
             lambda at, event, after: (self._rewritten(event, at, after),),
             lambda at: self._copies(limits.index(at)) if at in limits else (),
         )
-        moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
+        moved = self.moved(begins)
         moved["iterations"] = [
             replace(new, least=DEEPEST) if one is iterations else new
             for one, new in zip(old.iterations, moved["iterations"], strict=True)

@@ -315,30 +315,24 @@ class _FillRewriter(TraceRewriter):
     def trace(self) -> Trace:
         old, one, end = self.old, self.one, self.end
         writes: list[Any] = [old.events[at] for at in one.writes]
-        events: list[Any] = []
-        places: list[int] = []
-        operations = 0
-        for position, event in enumerate(old.events):
-            if position == self.start and one.reads:
-                events.append(self._ahead())
-            places.append(len(events))
+
+        def step(position: int, event: Any, after: int) -> Iterator[Any]:
             if position in one.writes:
-                operations += 1
-                continue
-            made = self.event(event, operations)
-            events.append(self._looking(made, one.reads[position]) if position in one.reads else made)
-            operations += isinstance(event, Op)
+                return
+            made = self.event(event, after)
+            yield self._looking(made, one.reads[position]) if position in one.reads else made
             if position == self.behind_it:
                 stacked, full = TensorRef(self.new + 1), TensorRef(self.new)
                 modes, at = writes[0].modes, writes[0].place
                 rows = [op.args[2] for op in writes][:: one.step]
                 where = f"{one.dim} {one.first}"
                 stacking = (rows,) if not one.dim else (rows, one.dim)
-                events.append(Op(torch.stack, "torch.stack", stacking, {}, (stacked,), modes, at))
+                yield Op(torch.stack, "torch.stack", stacking, {}, (stacked,), modes, at)
                 args = (TensorRef(one.number), where, stacked)
-                events.append(Op(written, "written", args, {}, (full,), modes, at))
+                yield Op(written, "written", args, {}, (full,), modes, at)
                 self.behind = True
-        places.append(len(events))
+
+        events, _, places = self.walk(step, lambda at: (self._ahead(),) if at == self.start and one.reads else ())
         graded = any(old.kinds[op.args[2].number][-1] for op in writes) and writes[0].modes.grad
         kind, row = old.kinds[one.number], old.kinds[writes[0].args[2].number]
         size = (*row[0][: one.dim], len(writes), *row[0][one.dim :])
@@ -360,16 +354,8 @@ class _FillRewriter(TraceRewriter):
             memory.append(last + 3)
             for more, number in enumerate(looks, start=last + 4):
                 memory[number] = more
-
-        def begins(position: int, _: int) -> int:
-            # The last event of the last iteration stays within it, though the write after it is removed.
-            return places[position] if position >= end else min(places[position], places[end] - 1)
-
-        changes = self.moved(begins, places.__getitem__)
+        # The last event of the last iteration stays within it, though the write after it is removed.
+        begins = [*(min(place, places[end] - 1) for place in places[:end]), *places[end:]]
         return self.made(
-            events,
-            tensors=[*old.tensors, *added],
-            memory=memory,
-            kinds=kinds,
-            **changes,
+            events, tensors=[*old.tensors, *added], memory=memory, kinds=kinds, **self.moved(begins, places)
         )

@@ -96,8 +96,8 @@ class _ForeachRewriter(TraceRewriter):
                 yield self.event(event, after)
                 self._learn(event)
 
-        events, begins = self.walk(step)
-        return self.made(events, **self.moved(lambda at, end: begins[at], begins.__getitem__))
+        events, _, begins = self.walk(step)
+        return self.made(events, **self.moved(begins))
 
     def _learn(self, event: Any) -> None:
         if not isinstance(event, Op):

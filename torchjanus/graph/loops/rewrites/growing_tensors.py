@@ -169,39 +169,31 @@ class _GrowthRewriter(TraceRewriter):
         old, one, end = self.old, self.one, self.iterations.end
         joining = old.events[one.joins[0]]
         assert isinstance(joining, Op)
-        events: list[Any] = []
-        places: list[int] = []
-        operations = 0
-        for position, event in enumerate(old.events):
+        modes, place = joining.modes, joining.place
+
+        def ahead(position: int) -> Iterator[Op]:
             if position == self.iterations.starts[0] and one.looks:
                 width = old.kinds[one.parts[0]][0][one.dim]
                 args = (TensorRef(one.first), (*(slice(None),) * one.dim, slice(-width, None)))
-                outs = (TensorRef(self.new),)
-                func = torch.Tensor.__getitem__
-                events.append(Op(func, _LOOKING, args, {}, outs, joining.modes, joining.place))
-            places.append(len(events))
+                yield Op(torch.Tensor.__getitem__, _LOOKING, args, {}, (TensorRef(self.new),), modes, place)
+
+        def step(position: int, event: Any, after: int) -> Iterator[Any]:
             if position in one.joins:
-                operations += 1
-                continue
-            made = self.event(event, operations)
+                return
+            made = self.event(event, after)
             if position in one.looks and isinstance(event, Op):
                 made = replace(made, args=(TensorRef(self.ends[event.args[0].number]), *event.args[1:]))
-            events.append(made)
-            operations += isinstance(event, Op)
+            yield made
             if position == self.ended:
                 parts = [TensorRef(number) for number in (one.first, *one.parts)]
                 joined = (parts, one.dim) if one.dim else (parts,)
-                outs = (TensorRef(one.wholes[-1]),)
-                events.append(Op(torch.cat, "torch.cat", joined, {}, outs, joining.modes, joining.place))
+                yield Op(torch.cat, "torch.cat", joined, {}, (TensorRef(one.wholes[-1]),), modes, place)
                 self.behind = True
-        places.append(len(events))
 
-        def begins(position: int, _: int) -> int:
-            # The last event of the last iteration stays within it, though the join after it is removed.
-            return places[position] if position >= end else min(places[position], places[end] - 1)
-
+        events, _, places = self.walk(step, ahead)
+        # The last event of the last iteration stays within it, though the join after it is removed.
+        begins = [*(min(at, places[end] - 1) for at in places[:end]), *places[end:]]
         size, *rest = old.kinds[one.parts[0]]
         kinds = {**old.kinds, self.new: (size, *rest)}
         memory = [*old.memory, old.memory[one.first]]
-        changes = self.moved(begins, places.__getitem__)
-        return self.made(events, tensors=[*old.tensors, None], memory=memory, kinds=kinds, **changes)
+        return self.made(events, tensors=[*old.tensors, None], memory=memory, kinds=kinds, **self.moved(begins, places))

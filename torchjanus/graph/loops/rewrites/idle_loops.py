@@ -4,11 +4,9 @@ the conditions on their trip counts."""
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from torchjanus.graph.loops.analysis.alignment import token_of_count
 from torchjanus.graph.loops.analysis.recurrences import passes_on
-from torchjanus.trace.actions import Op
 from torchjanus.trace.events import LoopEnd, Trace
 from torchjanus.trace.loops.records import LoopInstance
 from torchjanus.trace.rewriting import TraceRewriter
@@ -57,14 +55,8 @@ class _IdleLoopRewriter(TraceRewriter):
     def trace(self) -> Trace:
         old = self.old
         gone = {_end_of(old, old.iterations[number]) for number in self.idle}
-        places, events, operations = list[int](), list[Any](), 0
-        for position, event in enumerate(old.events):
-            places.append(len(events))
-            if position not in gone:
-                events.append(self.event(event, operations))
-                operations += isinstance(event, Op)
-        places.append(len(events))
-        moved = self.moved(lambda at, _: places[at], places.__getitem__)
+        events, _, begins = self.walk(lambda at, event, after: () if at in gone else (self.event(event, after),))
+        moved = self.moved(begins)
         moved["iterations"] = [one for number, one in enumerate(moved["iterations"]) if number not in self.idle]
         moved["loop_records"] = [
             new for new, one in zip(moved["loop_records"], old.loop_records, strict=True) if one.end not in gone

@@ -190,8 +190,8 @@ class _StateRewriter(AddingRewriter):
             if at == behind < len(self.old.events):
                 yield from self._put_back()
 
-        events, places = self.walk(lambda at, event, after: (self.event(event, after),), ahead)
-        return self.made(events, **self.moved(lambda at, end: places[at], places.__getitem__))
+        events, _, begins = self.walk(lambda at, event, after: (self.event(event, after),), ahead)
+        return self.made(events, **self.moved(begins))
 
     def _taken(self) -> Iterator[Op]:
         """Yield the copies that the first iteration gets: backward graphs may save them while the tensor changes."""

@@ -274,43 +274,39 @@ class _ListRewriter(TraceRewriter):
         value = torch.stack([tensor.detach() for tensor in (*elements, *one.unread)])
         detail = (*first.detail[:2], tuple(value.shape), value.stride(), "cpu", False, True)
         length = one.access_path.then(Step.LEN)
-        events: list[Any] = []
-        places: list[int] = []
-        begins: list[int] = []  # the same, after what is inserted there
-        operations = 0
         sized: set[Any] = set()  # conditions on sizes of elements, equal for all
-        for position, event in enumerate(old.events):
-            places.append(len(events))
+
+        def ahead(position: int) -> Iterator[Any]:
             if position == self.at:
                 refs = tuple(map(TensorRef, one.refs))
-                events.append(HeapRead(self.rows, value, "tensor", detail, place=first.place))
-                events.append(HeapRead(self.rows.then(Step.SIZE, 0), len(refs), "number", place=first.place))
+                yield HeapRead(self.rows, value, "tensor", detail, place=first.place)
+                yield HeapRead(self.rows.then(Step.SIZE, 0), len(refs), "number", place=first.place)
                 args = (TensorRef(number), 0)
                 if self.unbound:
-                    events.append(Op(torch.Tensor.unbind, "Tensor.unbind", args, {}, refs, modes, first.place))
+                    yield Op(torch.Tensor.unbind, "Tensor.unbind", args, {}, refs, modes, first.place)
                 if self.first is not None:
                     out = (TensorRef(self.first),)
-                    events.append(Op(torch.select, "torch.select", (*args, 0), {}, out, modes, first.place))
-            begins.append(len(events))
+                    yield Op(torch.select, "torch.select", (*args, 0), {}, out, modes, first.place)
+
+        def step(position: int, event: Any, after: int) -> Iterator[Any]:
             if position in one.reads or (isinstance(event, Specialization) and event.expr.token == Read(length).token):
-                continue
-            made = self.event(event, operations)
-            operations += isinstance(event, Op)
+                return
+            made = self.event(event, after)
             if self._is_of_element(event):
                 if made.token in sized:
-                    continue
+                    return
                 sized.add(made.token)
             if isinstance(event, Op) and takes_all(event, one.refs):
                 func = torch.clone if event.name == "torch.stack" else _one_behind_the_other
                 made = replace(made, func=func, name=func.__name__, args=(TensorRef(number),), kwargs={})
-            events.append(made)
-        places.append(len(events))
-        begins.append(len(events))
+            yield made
+
+        events, inserted, begins = self.walk(step, ahead)
         access_paths = {n: access_path for n, access_path in old.access_paths.items() if n not in one.refs} | {
             number: self.rows
         }
-        moved = self.moved(lambda at, end: begins[at], places.__getitem__)
-        moved["iterations"] += self._sums(places)
+        moved = self.moved(begins, inserted)
+        moved["iterations"] += self._sums(inserted)
         added = [None] * (1 + len(one.unread) if one.unread else int(self.first is not None))
         kinds = {number: (tuple(value.shape), value.stride(), value.dtype, value.device, False)}
         for row in (*one.refs[len(one.reads) :], *(() if self.first is None else (self.first,))):

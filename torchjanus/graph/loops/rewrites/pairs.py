@@ -166,8 +166,8 @@ class _PairRewriter(TraceRewriter):
                 made = replace(made, expr=self.count)
             yield made
 
-        events, places = self.walk(step)
-        moved = self.moved(lambda position, end: places[position], lambda end: places[end])
+        events, _, begins = self.walk(step)
+        moved = self.moved(begins)
         moved["iterations"] = [self._counted(iterations) for iterations in moved["iterations"]]
         moved["frames"] = [self._counted(frames) for frames in moved["frames"]]
         pins = {self.count.token if t == self.length.token else t: count for t, count in old.pins.items()}

@@ -114,21 +114,18 @@ class FirstRowRewriter(_StackingRewriter):
         return value if any(ref.number in self.others for ref in refs_in(value)) else self.values(value, after)
 
     def trace(self) -> Trace:
-        events: list[Any] = []
-        begins: list[int] = []
-        ends: list[int] = []
-        operations = 0
-        for event in self.old.events:
-            ends.append(len(events))
-            if operations == self.limit and isinstance(event, Op):
+        ops = [at for at, event in enumerate(self.old.events) if isinstance(event, Op)]
+
+        def ahead(at: int) -> Iterator[Op]:
+            if ops[self.limit : self.limit + 1] == [at]:
+                like = self.old.events[at]
+                assert isinstance(like, Op)
                 for rows, stack, first in self.columns:
-                    events += (self.stack(rows.rows, stack, event), self.pick(stack, 0, first, event))
-            begins.append(len(events))
-            events.append(self.event(event, operations))
-            operations += isinstance(event, Op)
-        ends.append(len(events))
-        begins.append(len(events))
-        return self.made(events, **self.moved(lambda at, end: begins[at], ends.__getitem__))
+                    yield self.stack(rows.rows, stack, like)
+                    yield self.pick(stack, 0, first, like)
+
+        events, inserted, begins = self.walk(lambda at, event, after: (self.event(event, after),), ahead)
+        return self.made(events, **self.moved(begins, inserted))
 
 
 class RowReadRewriter(_StackingRewriter):
@@ -232,23 +229,16 @@ class RowReadRewriter(_StackingRewriter):
 
     def trace(self) -> Trace:
         old = self.old
-        events: list[Any] = []
-        begins: list[int] = []
-        operations = 0
-        for at, event in enumerate(old.events):
-            begins.append(len(events))
-            if at == self.starts[0]:
-                events += self.stacking
-                begins[-1] = len(events)
-            if at in self.starts:
-                events += self.picks[self.starts.index(at)]
-            events.append(self.event(event, operations))
-            operations += isinstance(event, Op)
-        begins.append(len(events))
+
+        def step(at: int, event: Any, after: int) -> Iterator[Any]:
+            yield from self.picks[self.starts.index(at)] if at in self.starts else ()
+            yield self.event(event, after)
+
+        events, _, begins = self.walk(step, lambda at: self.stacking if at == self.starts[0] else ())
         for rows in self.columns:
             if rows.source is not None:
                 self._forget(rows, *rows.source, events)
-        moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
+        moved = self.moved(begins)
         held = [self._held(rows) for rows in self.columns]
         moved["iterations"] = [
             replace(new, asked=(*new.asked, *held)) if one is self.iterations else new

@@ -185,29 +185,20 @@ class _SumRewriter(TraceRewriter):
         assert isinstance(first, Op)
         assert isinstance(other, Op)
         kind = old.kinds[first.outs[0].number]
-        events: list[Any] = []
-        for position, event in enumerate(old.events):
-            if position == self.at:
-                modes = replace(first.modes, grad=False)
-                kwargs = {"dtype": kind[2], "device": kind[3]}
-                made = Op(torch.zeros, "torch.zeros", ((),), kwargs, (TensorRef(zero),), modes, first.place)
-                events.append(made)
-            if position == one.first:
-                pair = [first.args[0], first.args[0]]
-                pair[one.place] = TensorRef(zero)
-                event = replace(first, func=other.func, name=other.name, args=tuple(pair))
-            events.append(self.event(event, 0))
-        changes = self.moved(lambda position, _: self._start(position), self._end)
+        kwargs = {"dtype": kind[2], "device": kind[3]}
+        modes = replace(first.modes, grad=False)
+        begin = Op(torch.zeros, "torch.zeros", ((),), kwargs, (TensorRef(zero),), modes, first.place)
+        pair = [first.args[0], first.args[0]]
+        pair[one.place] = TensorRef(zero)
+        added = replace(first, func=other.func, name=other.name, args=tuple(pair))
+        events, inserted, begins = self.walk(
+            lambda at, event, after: (self.event(added if at == one.first else event, after),),
+            lambda at: (begin,) if at == self.at else (),
+        )
         return self.made(
             events,
             tensors=[*old.tensors, None],
             memory=[*old.memory, 1 + max(old.memory, default=0)] if old.memory else [],
             kinds={**old.kinds, zero: ((), (), kind[2], kind[3], False)},
-            **changes,
-        )  # fmt: skip
-
-    def _start(self, position: int) -> int:
-        return position + (position >= self.at)
-
-    def _end(self, position: int) -> int:
-        return position + (position > self.at)
+            **self.moved(begins, inserted),
+        )

@@ -7,6 +7,7 @@ the draws and the predicates.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -160,29 +161,20 @@ class DrawHoister(AddingRewriter):
             refs = tuple(TensorRef(self.new((), self.dtype)) for _ in range(self.skipped + self.count))
             ahead.append(Op(torch.Tensor.unbind, "Tensor.unbind", (TensorRef(asked), 0), {}, refs, self.modes, place))
             rows[key] = refs[self.skipped].number
-        events: list[Any] = []
-        places: list[int] = []
-        operations = 0
-        for position, event in enumerate(old.events):
-            if position == self.at:
-                self.within = True
-                events += ahead
-            places.append(len(events))
-            if position in gone:
-                continue
+
+        def step(position: int, event: Any, after: int) -> Iterator[Any]:
+            self.within |= position == self.at
             if position in draws.held:
                 key, iteration = draws.held[position]
-                ref = TensorRef(rows[key] + iteration)
-                event = TensorPredicate(ref, event.outcome, operations + self.inserted, event.place)  # type: ignore[union-attr]
-            else:
-                operations += isinstance(event, Op)
-                event = self.event(event, operations)
-            events.append(event)
-        places.append(len(events))
+                yield TensorPredicate(
+                    TensorRef(rows[key] + iteration), event.outcome, self.position(after), event.place
+                )
+            elif position not in gone:
+                yield self.event(event, after)
+
+        events, _, places = self.walk(step, lambda at: ahead if at == self.at else ())
         # A loop around this one starts its iteration before the draws.
-        changes = self.moved(
-            lambda at, end: at if at == self.at and end > frames.end else places[at], places.__getitem__
-        )
+        changes = self.moved(lambda at, end: at if at == self.at and end > frames.end else places[at], places)
         starts = tuple(places[at] for at in frames.starts)
         changes["iterations"] = [one for one in changes["iterations"] if one.starts != starts]
         changes["plain"] = [replace(one, structure=self._said(one.structure)) for one in changes["plain"]]
