@@ -11,6 +11,7 @@ import functools
 import logging
 import operator
 import queue
+import sys
 import threading
 import traceback
 import types
@@ -19,6 +20,7 @@ import weakref
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.operator_library import registered, scripted
 from tests.programs.harness import CALLS, Program, program
@@ -1462,6 +1464,39 @@ def coexecuted_autocast(jit):
 @program(refused="uses a transform of torch.func")
 def coexecuted_transform(jit):
     return _coexecuted(jit, lambda x: torch.func.grad(lambda y: (y * y).sum())(x))
+
+
+@program(refused="calls torch under a transform or a dispatch mode")
+def coexecuted_dispatch_mode(jit):
+    class Seeing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    def step(x):
+        with Seeing():
+            return (x * 2).sum()
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="calls a compiled function")
+def coexecuted_compiled_function(jit):
+    return _coexecuted(jit, torch.compile(lambda x: x * 2, backend="eager"))
+
+
+@contextlib.contextmanager
+def _profiled():
+    sys.setprofile(lambda frame, event, arg: None)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+@program(refused="a profiler is at work")
+def coexecuted_profiler(jit):
+    step = jit(lambda x: x * 2, executor="coexecute")
+    return Program(step, inputs(), around=lambda _: _profiled())
 
 
 @program(refused="no call is co-executed: the step runs under anomaly detection")

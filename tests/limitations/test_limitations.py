@@ -15,6 +15,7 @@ import torch
 import torchjanus
 from tests.graph.recording import generalise, record
 from tests.programs import harness
+from tests.semantics.two_processes import run_both
 from tests.test_programs import check
 from torchjanus.core.errors import Refused
 from torchjanus.execute.compiled import compiling
@@ -22,6 +23,7 @@ from torchjanus.graph.ir.program import Input, Node, Program, Ref
 from torchjanus.graph.lowering.for_inductor import prepare
 from torchjanus.graph.lowering.lower import lower
 from torchjanus.graph.tracing.user_code_calls import UserCodeReplay
+from torchjanus.runtime.coexecution import runner
 from torchjanus.semantics.known.framework_calls import REFUSED
 from torchjanus.semantics.watch.objects.finalization import Finalization
 from torchjanus.trace.modes import Modes
@@ -49,6 +51,7 @@ PASSED_ON = {
 # Recursive calls that cannot be run many at a time are unrolled.
 UNSEEN = {
     "torchjanus itself failed",
+    "an input lives on as another tensor with gradients",  # no program is known whose results have this state
     "calls \0",  # of collectives: the table of reasons that follows is quoted
     # Why the host makes selections: the report of an entry says so.
     "a number of selected elements is asked for",
@@ -198,6 +201,17 @@ def _fault_in_what_leaves_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     raise Refused(step.refusals[0])
 
 
+def _path_that_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(path: Any) -> Any:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(runner, "Served", fails)
+    step = torchjanus.speculate(lambda x: x * 2, executor="coexecute")
+    for call in range(4):
+        assert step(torch.full((1,), float(call))).item() == 2 * call
+    raise Refused(step.refusals[0])
+
+
 BY_HAND: tuple[Callable[..., None], ...] = (
     _other_count,
     _other_aliasing,
@@ -213,7 +227,10 @@ BY_HAND: tuple[Callable[..., None], ...] = (
     _layer_that_inductor_cannot_compile,
     _fault_of_inductor,
     _fault_in_what_leaves_the_step,
+    _path_that_is_not_traced,
 )
+# Steps of two processes that are refused.
+OF_TWO_PROCESSES = ["hook_beside_a_reducer", "handle_outlives_the_step", "autograd_follows"]
 
 
 @pytest.mark.parametrize("name", harness.programs_in(harness.load_file(PROGRAMS)))
@@ -222,10 +239,11 @@ def test_program(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def produced() -> str:
-    """All that is reported of the programs marked as refused, here and in the corpus, and what is made by hand
-    above."""
-    reported = []
+def produced(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """All that is reported of the programs marked as refused, here and in the corpus, of steps of two processes, and
+    what is made by hand above."""
+    both = run_both(OF_TWO_PROCESSES, tmp_path_factory.mktemp("processes"))
+    reported = [report for rows in both for *_, report in rows]
     for file in (PROGRAMS, *harness.files().values()):
         module = harness.load_file(file)
         for name in harness.programs_in(module):

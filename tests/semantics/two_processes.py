@@ -119,6 +119,18 @@ def hook_on_the_gradients_of_parameters() -> Made:
 
 
 @step_of_two
+def hook_beside_a_reducer() -> Made:
+    model = DistributedDataParallel(_net())
+
+    def together(parameter: torch.Tensor) -> None:
+        dist.all_reduce(parameter.grad)
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(together)
+    return _training(model)
+
+
+@step_of_two
 def parameters_are_sent_around() -> Made:
     net = _net()
     step, parameters = _training(net)

@@ -115,7 +115,8 @@ def _declare_hidden_writes(graph: torch.fx.GraphModule) -> None:
 def _multiply_exactly(graph: torch.fx.GraphModule) -> None:
     """Round the number of ``mul_(tensor, number)`` first in half precision, as CPU kernels do in place."""
     for node in list(graph.graph.nodes):
-        if not operator_of(node.target).rounds_number:
+        known = operator_of(node.target)
+        if not known.rounds_number or not known.writes:
             continue
         target, number = node.args
         targets = target if isinstance(target, list | tuple) else [target]
