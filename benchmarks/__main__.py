@@ -23,6 +23,7 @@ GROUPS = {
     "speed": "how fast steps and trainings are",
     "cost": "what torchjanus takes for itself",
     "robustness": "whether results stay eager's",
+    "gpu": "what one launch a step gains on a GPU",
 }
 
 

@@ -43,7 +43,15 @@ PACKAGES: dict[str, list[set[str]]] = {
         {"recursion.grouping", "switches.rewrites"},
         {"", "loops", "printing", "recursion", "switches"},
     ],
-    "execute": [{"running"}, {"regions"}, {""}, {"compiled"}, {"processes"}, {"backends"}, {"backends.expressions"}],
+    "execute": [
+        {"running"},
+        {"regions"},
+        {""},
+        {"compiled"},
+        {"cuda_graph", "processes"},
+        {"backends"},
+        {"backends.expressions"},
+    ],
     "semantics": [
         {"known"},
         {"protocols"},

@@ -19,6 +19,8 @@ from tests.semantics.two_processes import run_both
 from tests.test_programs import check
 from torchjanus.core.errors import Refused
 from torchjanus.execute.compiled import compiling
+from torchjanus.execute.cuda_graph.body import aten_body
+from torchjanus.execute.cuda_graph.executor import CudaGraph
 from torchjanus.graph.ir.program import Input, Node, Program, Ref
 from torchjanus.graph.lowering.for_inductor import prepare
 from torchjanus.graph.lowering.lower import lower
@@ -191,6 +193,22 @@ def _fault_of_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
     compiling.compile_step(lowered, prepare(lowered), {})
 
 
+def _nothing_to_capture() -> None:
+    CudaGraph.of(_lowered(lambda x: x * 2, torch.ones(3)), None)
+
+
+def _counted_mask() -> None:
+    aten_body(_lowered(lambda x: x.index_put((x > 0,), x.new_ones(())), torch.ones(3)))
+
+
+def _looked_at_on_the_host() -> None:
+    aten_body(_lowered(torch.linalg.inv, torch.eye(3)))
+
+
+def _waiting_for_the_device() -> None:
+    aten_body(_lowered(lambda x: torch.histc(x, 4), torch.eye(3)))
+
+
 def _fault_in_what_leaves_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any) -> Any:
         raise RuntimeError("no")
@@ -226,6 +244,10 @@ BY_HAND: tuple[Callable[..., None], ...] = (
     _number_that_inductor_cannot_take,
     _layer_that_inductor_cannot_compile,
     _fault_of_inductor,
+    _nothing_to_capture,
+    _counted_mask,
+    _looked_at_on_the_host,
+    _waiting_for_the_device,
     _fault_in_what_leaves_the_step,
     _path_that_is_not_traced,
 )

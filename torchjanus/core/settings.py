@@ -32,7 +32,7 @@ CACHE = Setting(
 )
 DUMP = Setting("TORCHJANUS_DUMP", "a folder", "the program after each pass is written there, as text")
 EXECUTOR = Setting(
-    "TORCHJANUS_EXECUTOR", "`auto`, `replay`, `inductor`", "the executor of functions that do not name one"
+    "TORCHJANUS_EXECUTOR", "`auto`, `replay`, `inductor`, `cudagraph`", "the executor of functions that do not name one"
 )
 LOGS = Setting(
     "TORCHJANUS_LOGS",

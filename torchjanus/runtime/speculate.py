@@ -366,8 +366,9 @@ def speculate(
     Use it as a decorator (``@speculate`` or ``@speculate(watch=2)``) or as a call. ``fn`` is a function, a method, a
     lambda, an ``nn.Module`` or any callable written in Python; it should be a whole training step, with
     ``zero_grad()``, ``backward()`` and ``optimizer.step()`` inside. ``executor``: "auto" (the fastest by measurement),
-    "replay" (ATen calls, bitwise eager), "inductor", or "coexecute" (Python runs the program without its tensor work,
-    which a graph does: nothing is assumed of the program's objects). ``verify=N``: every Nth call that a graph could
+    "replay" (ATen calls, bitwise eager), "inductor", "cudagraph" (the calls of ATen captured on a GPU: one launch), or
+    "coexecute" (Python runs the program without its tensor work, which a graph does: nothing is assumed of the
+    program's objects). ``verify=N``: every Nth call that a graph could
     make is made twice, by the graph on copies and by ``fn`` for real; a graph that differs is reported and not used any
     more.
 

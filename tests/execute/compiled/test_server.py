@@ -130,3 +130,9 @@ def alive(process: int) -> bool:
 
 def parent_of(process: int) -> int:
     return int(status_of(process)[1])
+
+
+def test_a_child_that_needs_a_device_is_no_fork() -> None:
+    child = Child(server.PRELOADED[0], lambda folder: {}, forked=False)
+    assert not isinstance(child._process, server.Forked)
+    child.cancel()

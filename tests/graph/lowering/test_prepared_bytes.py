@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from torchjanus.graph.lowering.prepared_bytes import Geometry, Sizes, UnpackedExamples, fitting
@@ -79,4 +79,13 @@ def test_fixed_sizes_are_numbers() -> None:
     with UnpackedExamples([geometry], Sizes()) as opened:
         (made,) = opened.examples
         assert type(made) is torch.Tensor and made.stride() == (1, 3)
+        assert opened.conditions() == ()
+
+
+def test_examples_for_a_device_take_none_of_its_memory() -> None:
+    given = [Geometry((4, 3), (3, 1), torch.float32, "cuda:0"), Geometry((2,), (1,), torch.float64, "cpu")]
+    with UnpackedExamples(given, Sizes()) as opened:
+        assert all(isinstance(one, FakeTensor) for one in opened.examples)
+        assert [Geometry.of(one) for one in opened.examples] == given
+        assert opened.shapes == "from_tracing_context"
         assert opened.conditions() == ()

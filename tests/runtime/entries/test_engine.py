@@ -16,7 +16,7 @@ from torchjanus.execute.replay import Replay
 from torchjanus.execute.running.base import Violated
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.runtime import default_executor
-from torchjanus.runtime.entries import engine
+from torchjanus.runtime.entries import engine, race
 from torchjanus.runtime.entries.engine import EXECUTORS, Engine
 from torchjanus.runtime.learning import learning
 
@@ -225,7 +225,7 @@ def test_a_clear_lead_is_measured_once_and_a_near_one_in_each_run(
         return made
 
     with monkeypatch.context() as within:
-        within.setattr(engine, "_LEAD", 1e6)
+        within.setattr(race, "LEAD", 1e6)
         train(1 + 3 + 12)
         assert verdict.said() == "passed"
         assert any(note.startswith("fastest by measure") for note in train(1 + 1 + 12).engine.notes)
@@ -280,7 +280,7 @@ def clock(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> Clock:
 
     monkeypatch.setattr(fake, "run", slow)
     monkeypatch.setattr(Replay, "run", slow_too)
-    for module in (engine, trust):
+    for module in (engine, race, trust):
         monkeypatch.setattr(module, "time", made)
     monkeypatch.setattr(engine, "_trials", engine._Trials())
     monkeypatch.setattr(engine, "_LONG", 0.05)

@@ -43,7 +43,9 @@ class Child:
     ``fill`` writes the child's inputs into the folder, and returns changes to its environment.
     """
 
-    def __init__(self, module: str, fill: Callable[[Path], Mapping[str, str]]) -> None:
+    def __init__(self, module: str, fill: Callable[[Path], Mapping[str, str]], *, forked: bool = True) -> None:
+        """``forked``: whether the server may fork it. CUDA cannot be used in a fork of a process that has looked for
+        it."""
         folder = tempfile.mkdtemp(prefix="torchjanus-")
         self._end: weakref.finalize[..., Any] = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.folder = Path(folder)
@@ -51,9 +53,9 @@ class Child:
         # The child must find the same torchjanus and torch that run here. Files that a killed C++ compiler leaves
         # behind are removed with the folder.
         self._log = self.folder / "log"
-        self._process: subprocess.Popen[bytes] | Forked = fork(module, folder, environment) or self._start(
-            module, environment
-        )
+        self._process: subprocess.Popen[bytes] | Forked = (
+            fork(module, folder, environment) if forked else None
+        ) or self._start(module, environment)
         self._end.detach()
         # At the latest when the object is collected, or at the end of the program.
         self._end = weakref.finalize(self, _end, self._process, folder, os.getpid())

@@ -101,9 +101,9 @@ def examples_of(lowered: Lowered, prepared: Prepared) -> list[torch.Tensor]:
     given = [entry.example for entry in lowered.program.inputs]
     examples = [like(example) if is_blank(example) else example.detach() for example in given]
     if prepared.floats:
-        examples.append(torch.zeros(len(prepared.floats), dtype=torch.float64))
+        examples.append(torch.zeros(len(prepared.floats), dtype=torch.float64, device=prepared.device))
     if prepared.ints:
-        examples.append(torch.zeros(len(prepared.ints), dtype=torch.int64))
+        examples.append(torch.zeros(len(prepared.ints), dtype=torch.int64, device=prepared.device))
     return [*examples, *prepared.constants]
 
 

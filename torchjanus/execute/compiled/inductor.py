@@ -30,7 +30,7 @@ from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.lowering.for_inductor import Prepared
 from torchjanus.graph.lowering.prepared_bytes import Geometry, fitting
 
-__all__ = ["Inductor"]
+__all__ = ["Inductor", "packer"]
 
 
 class Inductor:
@@ -83,7 +83,7 @@ class Inductor:
         recursions: Sequence[CompiledCalls],
     ) -> None:
         self.lowered = lowered
-        self._call = step.call
+        self.call = step.call
         risks = risks_in(lowered)
         # Where sizes do not ensure that no operation raises, replay runs, and raises what eager does.
         sizes = risks.sizes if lowered.mutated else ()
@@ -91,12 +91,17 @@ class Inductor:
         self._otherwise = None if self._fits is None else Replay(lowered)
         self._loops = compiled_loops(lowered, loops)
         self._calls = compiled_calls(lowered, recursions)
-        self._pack = _packer(prepared)
-        self._copies = prepared.copies
+        self.pack = packer(prepared)
+        self.copies = prepared.copies
         self._bounds = risks.bounds if lowered.mutated else ()
         self._undone = lowered.mutated if risks.open else ()
-        self._constants = prepared.constants
+        self.constants = prepared.constants
         self._rollback = Rollback(lowered)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a run needs the host: to look at indices, or to keep what may have to be restored."""
+        return bool(self._bounds or self._undone)
 
     def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether the artifact is right for inputs of these sizes, since the compiler may have specialised on those of
@@ -115,15 +120,15 @@ class Inductor:
         saved = self._rollback.save([inputs[index] for index in self._undone])
         try:
             with Ambience(lowered):
-                values = self._call(*inputs, *self._pack(slots), *self._constants)
+                values = self.call(*inputs, *self.pack(slots), *self.constants)
         except BaseException:
             self._rollback.restore(saved)
             raise
         try:
             with Ambience(lowered):
-                if self._copies:
+                if self.copies:
                     values = list(values)
-                    for position, source in self._copies:
+                    for position, source in self.copies:
                         values.insert(position, values[source].clone())
             violated = None if lowered.flags is None else failed(values[lowered.flags])
         except Exception as error:  # inputs have been updated
@@ -134,14 +139,16 @@ class Inductor:
         return list(values[: lowered.fresh])
 
 
-def _packer(prepared: Prepared) -> Callable[[Numbers], list[torch.Tensor]]:
+def packer(prepared: Prepared) -> Callable[[Numbers], list[torch.Tensor]]:
     """Return a function from slot values to the packed tensors."""
+    there = "" if prepared.device.type == "cpu" else ".to(device, non_blocking=True)"
     parts = []
     if prepared.floats:
-        parts.append(f"frombuffer(array('d', ({', '.join(prepared.floats)},)), dtype=float64)")
+        parts.append(f"frombuffer(array('d', ({', '.join(prepared.floats)},)), dtype=float64){there}")
     if prepared.ints:
-        parts.append(f"frombuffer(array('q', ({', '.join(prepared.ints)},)), dtype=int64)")
+        parts.append(f"frombuffer(array('q', ({', '.join(prepared.ints)},)), dtype=int64){there}")
     names = {"frombuffer": torch.frombuffer, "array": array, "float64": torch.float64, "int64": torch.int64}
+    names["device"] = prepared.device
     made: Callable[[Numbers], list[torch.Tensor]] = eval(f"lambda slots: [{', '.join(parts)}]", names)
     return made
 

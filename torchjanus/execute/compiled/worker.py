@@ -23,7 +23,16 @@ from torchjanus.execute.compiled.after_mutation import options
 from torchjanus.execute.compiled.child import Child, begin, bound
 from torchjanus.execute.compiled.store import Product, fingerprint, put_back
 from torchjanus.graph.lowering.for_inductor import Prepared
-from torchjanus.graph.lowering.prepared_bytes import Condition, Geometry, Sizes, UnpackedExamples, pack, text_of, unpack
+from torchjanus.graph.lowering.prepared_bytes import (
+    Condition,
+    Geometry,
+    Sizes,
+    UnpackedExamples,
+    on_device,
+    pack,
+    text_of,
+    unpack,
+)
 from torchjanus.graph.operators.data_sizes import found_sizes
 
 __all__ = ["Compilation", "Request"]
@@ -79,7 +88,8 @@ class Compilation:
                 "TORCHINDUCTOR_COMPILE_THREADS": "1",  # training can spare one core
             }
 
-        self._child = Child("torchjanus.execute.compiled.worker", fill)
+        elsewhere = any(on_device(request.examples) for request in requests)
+        self._child = Child("torchjanus.execute.compiled.worker", fill, forked=not elsewhere)
 
     def ready(self) -> bool:
         """Whether ``result`` would return at once."""
@@ -150,7 +160,8 @@ def main(folder: Path, parent: int) -> None:
     """The child: compile what is requested in the folder, and save it there."""
     begin(folder, parent)
     requests: tuple[Request, ...] = pickle.loads((folder / "requests").read_bytes())
-    bound(max((sum(example.bytes for example in request.examples) for request in requests), default=0))
+    if not any(on_device(request.examples) for request in requests):  # CUDA reserves addresses without end
+        bound(max((sum(example.bytes for example in request.examples) for request in requests), default=0))
     cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
     used: set[Path] = set()
     for number, request in enumerate(requests):

@@ -18,7 +18,7 @@ from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.program import Input
 from torchjanus.trace.blanks import blank
 
-__all__ = ["Tail", "known_from", "stages_of", "tail_of"]
+__all__ = ["Tail", "example_of", "known_from", "stages_of", "tail_of"]
 
 Node = torch.fx.Node
 
@@ -104,7 +104,7 @@ class _TailExtraction:
         self.graph.lint()
         module.recompile()
         inputs = [replace(entry, stage=0) for entry in lowered.program.inputs]
-        inputs += [Input(_example(node.meta["val"]), False, True) for node in self.live]
+        inputs += [Input(example_of(node.meta["val"]), False, True) for node in self.live]
         slots = tuple(replace(slot, stage=0) for slot in lowered.program.slots)
         program = replace(lowered.program, inputs=tuple(inputs), slots=slots, cuts=())
         part = replace(
@@ -143,7 +143,8 @@ def _crosses(node: Node) -> bool:
     return node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor) and not is_view(node)
 
 
-def _example(value: Any) -> torch.Tensor:
+def example_of(value: Any) -> torch.Tensor:
+    """Return a tensor without contents that is as this fake one."""
     if not isinstance(value, torch.Tensor):
         raise InternalFault("a value that one segment passes to the next is not a tensor")
     size, stride = ([hint(one) for one in numbers] for numbers in (value.size(), value.stride()))

@@ -46,25 +46,30 @@ class Prepared:
     ints: tuple[str, ...]
     copies: tuple[tuple[int, int], ...]
     constants: tuple[torch.Tensor, ...]  # passed after the packed numbers
+    device: torch.device  # where the packed numbers are expected
 
     def bare(self) -> Prepared:
         """Return what the caller of the graph needs, without the graph."""
         return replace(self, graph=torch.fx.GraphModule({}, torch.fx.Graph()))
 
 
-def prepare(lowered: Lowered, *, rewrite_alpha: bool = True, gated: bool = True) -> Prepared:
+def prepare(lowered: Lowered, *, rewrite_alpha: bool = True, gated: bool = True, compiled: bool = True) -> Prepared:
     """Return a copy of ``lowered.graph`` for Inductor. Raises Refused where a number is used where it cannot be data.
     ``rewrite_alpha=False`` leaves ``add(x, y, alpha=...)`` as it is, which Inductor of PyTorch 2.13 compiles wrongly
-    where one operand is a matrix product: for tests only."""
-    return _Preparation(lowered, rewrite_alpha).build(gated)
+    where one operand is a matrix product: for tests only. ``compiled=False``: for calls of ATen, which need no rewrites
+    on account of Inductor."""
+    return _Preparation(lowered, rewrite_alpha and compiled, compiled).build(gated)
 
 
 class _Preparation:
     """Copies the graph node by node and rewrites it on the way."""
 
-    def __init__(self, lowered: Lowered, rewrite_alpha: bool) -> None:
+    def __init__(self, lowered: Lowered, rewrite_alpha: bool, compiled: bool) -> None:
         self.lowered = lowered
         self.rewrite_alpha = rewrite_alpha
+        self.compiled = compiled
+        devices = {entry.example.device for entry in lowered.program.inputs}
+        self.device = devices.pop() if len(devices) == 1 else torch.device("cpu")
         self.graph = torch.fx.Graph()
         self.values: dict[torch.fx.Node, Any] = {}
         self.numbers: dict[torch.fx.Node, str] = {}  # scalar nodes of the old graph, as Python text
@@ -77,7 +82,7 @@ class _Preparation:
     def build(self, gated: bool) -> Prepared:
         lowered = self.lowered
         nodes = list(lowered.graph.graph.nodes)
-        split = split_lists(nodes)
+        split = split_lists(nodes if self.compiled else [node for node in nodes if _takes_number(node)])
         inputs = [node for node in nodes if node.op == "placeholder"]
         tensors = inputs[: len(lowered.program.inputs)]
         for node in tensors:
@@ -90,7 +95,7 @@ class _Preparation:
             if count:
                 self.sources[kind] = self.graph.placeholder(name)
                 with self._mode():
-                    self.sources[kind].meta["val"] = torch.empty(count, dtype=dtype)
+                    self.sources[kind].meta["val"] = torch.empty(count, dtype=dtype, device=self._place)
         constants = []
         for node in (node for node in nodes if node.op == "get_attr"):
             constant: torch.Tensor = getattr(lowered.graph, str(node.target))
@@ -111,7 +116,13 @@ class _Preparation:
         module.graph.eliminate_dead_code(is_impure_node=_is_commit_or_random)
         module.graph.lint()
         module.recompile()
-        return Prepared(module, tuple(self.packed[float]), tuple(self.packed[int]), copies, tuple(constants))
+        numbers = tuple(self.packed[float]), tuple(self.packed[int])
+        return Prepared(module, *numbers, copies, tuple(constants), self.device)
+
+    @property
+    def _place(self) -> torch.device:
+        """The device of the packed numbers among the graph's fake values."""
+        return self.device if self.fakes is not None else torch.device("meta")
 
     def _mode(self) -> Any:
         return self.fakes if self.fakes is not None else torch.device("meta")
@@ -172,15 +183,15 @@ class _Preparation:
             rewritten = self._rewritten(target, named, value)
             if rewritten is not None:
                 return self._of_dtype(rewritten, value)
-            if target in SAMPLERS and not args[0].meta["val"].is_contiguous():
+            if self.compiled and target in SAMPLERS and not args[0].meta["val"].is_contiguous():
                 return self._drawn(target, args, kwargs)
         if any(part in self.numbers for part in _nodes((args, kwargs))):
             what = f"Inductor cannot take a changing number in {target}"
             raise refused("inductor-compile", what, "There is no rewrite for it yet.", "The replay executor is used.")
-        if target in (aten.view.default, aten._unsafe_view.default):
+        if self.compiled and target in (aten.view.default, aten._unsafe_view.default):
             target = aten.reshape.default  # Inductor's own decompositions may leave other strides than eager's kernels
         new_args, new_kwargs = torch.fx.node.map_arg((args, kwargs), lambda part: self.values[part])
-        if (is_loop(target) and not new_args[-1]) or is_invoke(target):
+        if self.compiled and ((is_loop(target) and not new_args[-1]) or is_invoke(target)):
             new_args = (compiled_key(new_args[0]), *new_args[1:])
         made = self.graph.call_function(target, new_args, new_kwargs)
         made.meta["val"] = value
@@ -222,7 +233,7 @@ class _Preparation:
 
         if name in ("add", "sub") and named.get("alpha", 1) != 1 and isinstance(like, torch.Tensor):
             return self._scaled_sum(name, named, tensor, "alpha" in scalars)
-        if name == "log_sigmoid_backward" and _is_sized(value):
+        if self.compiled and name == "log_sigmoid_backward" and _is_sized(value):
             return self._log_sigmoid_backward(tensor("grad_output"), tensor("self"))
         if not scalars:
             return None
@@ -361,6 +372,13 @@ def _same_geometry(one: Any, other: Any) -> bool:
 _BINARY = frozenset(
     {"add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge", "fmod", "remainder", "maximum", "minimum"}
 )
+
+
+def _takes_number(node: torch.fx.Node) -> bool:
+    """Whether an operation on lists takes a number of the host, or the node picks one result of such an operation."""
+    source = node.args[0] if node.target is operator.getitem else node
+    given = source.all_input_nodes if isinstance(source, torch.fx.Node) else ()
+    return any(isinstance(used.meta.get("val"), int | float) for used in given)
 
 
 def _is_sized(value: Any) -> bool:

@@ -30,6 +30,7 @@ __all__ = [
     "Sizes",
     "UnpackedExamples",
     "fitting",
+    "on_device",
     "pack",
     "solvable",
     "text_of",
@@ -108,11 +109,12 @@ def _solved(size: sympy.Expr) -> tuple[sympy.Symbol, int] | None:
 
 
 class UnpackedExamples:
-    """Example inputs for a compiler: real tensors with undefined contents, or fake tensors where sizes change."""
+    """Example inputs for a compiler: real tensors with undefined contents, or fake tensors where sizes change, and for
+    other devices, whose memory the training needs."""
 
     def __init__(self, geometries: Sequence[Geometry], sizes: Sizes) -> None:
         self._mode = None
-        if not sizes.symbols:
+        if not sizes.symbols and not on_device(geometries):
             self.examples: list[Any] = [
                 torch.empty_strided(g.size, g.stride, dtype=g.dtype, device=g.device) for g in geometries
             ]
@@ -165,6 +167,11 @@ class UnpackedExamples:
         back = {made: symbol for symbol, made in self._here.items()}
         asked = dict.fromkeys(guard.expr for guard in self._env.guards[self._known :] if guard.expr is not sympy.true)
         return (*self._few, *(condition.xreplace(back) for condition in asked))
+
+
+def on_device(geometries: Sequence[Geometry]) -> bool:
+    """Whether some of the inputs are in the memory of a device."""
+    return any(one.device != "cpu" for one in geometries)
 
 
 def solvable(taken: Sequence[Geometry]) -> frozenset[sympy.Symbol]:

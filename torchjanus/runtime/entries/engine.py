@@ -23,6 +23,9 @@ from torchjanus.execute.compiled import server
 from torchjanus.execute.compiled.inductor import Inductor
 from torchjanus.execute.compiled.loading import ready_to_load
 from torchjanus.execute.compiled.store import Verdict, look_around
+from torchjanus.execute.cuda_graph.beside import Beside
+from torchjanus.execute.cuda_graph.device import Device, device_of
+from torchjanus.execute.cuda_graph.executor import CudaGraph
 from torchjanus.execute.memory import give_back
 from torchjanus.execute.processes.background import Ticket, submit
 from torchjanus.execute.processes.orders import order_of, transfer_order
@@ -30,14 +33,15 @@ from torchjanus.execute.replay import Replay
 from torchjanus.execute.running.base import Executable, Violated
 from torchjanus.execute.staged import Staged
 from torchjanus.execute.trust import Trial
+from torchjanus.graph.aten.host_part import host_part_of
 from torchjanus.graph.aten.segments import tail_of
 from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.runtime.entries.race import LEAD, Race
 from torchjanus.runtime.runs.budget import Budget
 
 __all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor", "make_ready"]
 
-EXECUTORS = ("auto", "replay", "inductor", "coexecute")
-_TIMED_CALLS = 6
+EXECUTORS = ("auto", "replay", "inductor", "cudagraph", "coexecute")
 _TRIED = 3  # calls in a trial
 _TRIED_SIZES = 7  # where sizes vary: Inductor was seen to be wrong for some batch sizes only
 _TRIED_AGAIN = 1  # where the same artifact has passed its trial in an earlier run
@@ -51,12 +55,10 @@ _REST = 3
 # not tried further, and one that is clearly faster or slower in each pair needs no race.
 _GAIN = 0.97  # of replay's time
 _PAIRS = 2
-# A candidate that is so many times faster than replay is not measured again by a later run. A race takes twelve calls,
-# half of them by the slower executor, which can be seconds.
-_LEAD = 1.1
 
 
 Run = Callable[[Sequence[torch.Tensor], Sequence[float | int]], list[torch.Tensor] | Violated]
+Exchange = Callable[[Callable[..., Any]], None]
 
 
 def check_executor(name: str) -> str:
@@ -111,7 +113,7 @@ class Engine:
     """Runs one lowered graph. ``exchange`` receives the function that runs it: a Run, or one that begins a staged run
     if the graph has cuts."""
 
-    def __init__(self, lowered: Lowered, executor: str, exchange: Callable[[Callable[..., Any]], None]) -> None:
+    def __init__(self, lowered: Lowered, executor: str, exchange: Exchange) -> None:
         self.lowered = lowered
         self.budget: Budget | None = None  # pays for trials
         self.keys: tuple[str, ...] = ()  # of its compiled code in the store
@@ -137,14 +139,35 @@ class Engine:
             exchange(staged.begin)
             transfer_order(lowered, tail.lowered)
             lowered, exchange = tail.lowered, staged.use
+        self._device: Device | None = None  # on which the graph can be captured
+        if executor in ("auto", "cudagraph"):
+            lowered, exchange = self._beside(lowered, exchange)
         self._compiled = lowered
         self.replay = Replay.of(lowered)
+        self._best: Executable = self.replay  # of what has been tried so far
         self._executor = executor
         self._who = executor.removeprefix(OTHER) if executor.startswith(OTHER) else "inductor"  # makes the candidate
         self._exchange = exchange
         self._adopting = threading.Lock()
         self.compiled: Executable | None = None  # the trusted artifact, while it runs calls
         exchange(self.replay.run)
+
+    def _beside(self, lowered: Lowered, exchange: Exchange) -> tuple[Lowered, Exchange]:
+        """Take the host's part off a graph that works on a device, since only the rest can be captured."""
+        device = device_of(lowered.graph.graph)
+        if device is None:
+            return lowered, exchange
+        try:
+            part = host_part_of(lowered, device.holds)
+        except Refused as refusal:
+            self._not_compiled(refusal, "cudagraph")
+            return lowered, exchange
+        self._device = device
+        if part is None:
+            return lowered, exchange
+        halves = Beside(lowered, part)
+        exchange(halves.run)
+        return part.device, halves.use
 
     @property
     def asked(self) -> bool:
@@ -181,11 +204,25 @@ class Engine:
                 self._ticket = submit(order_of(self._compiled).start)
                 weakref.finalize(self, self._ticket.cancel)
                 self._exchange(self._meanwhile)
+                if self._device is not None:
+                    self._capture(started)
+                return
+            if self._executor == "cudagraph":
+                self._capture(started)
                 return
             other = self._executor.startswith(OTHER)
             candidate = ByBackend(self._compiled, self._executor) if other else Inductor(self._compiled)
         except Exception as error:  # an artifact that cannot be made must not fail the call
             self._not_compiled(error)
+        else:
+            self._take(candidate, time.perf_counter() - started)
+
+    def _capture(self, started: float) -> None:
+        """Try the graph as it is, captured."""
+        try:
+            candidate = CudaGraph.of(self._compiled, self._device)
+        except Refused as refusal:
+            self._not_compiled(refusal, "cudagraph")
         else:
             self._take(candidate, time.perf_counter() - started)
 
@@ -207,41 +244,60 @@ class Engine:
             with self._adopting:  # calls may come from several threads
                 if self._ticket is ticket:
                     self._ticket = None
-                    self._exchange(self.replay.run)
+                    self._exchange(self._best.run)
                     if ticket.candidate is not None:
                         self._take(ticket.candidate, ticket.seconds)
                     elif ticket.failure is not None:
                         self._not_compiled(ticket.failure)
-        return self.replay.run(inputs, slots)
+        return self._best.run(inputs, slots)
 
-    def _not_compiled(self, error: BaseException) -> None:
+    def _not_compiled(self, error: BaseException, who: str = "") -> None:
         if isinstance(error, Refused):
             self.reasons.append(error.refusal.reason)
-        self._notes.append(f"{self._who} could not compile the graph: {type(error).__name__}: {_first_line(error)}")
+        failed = f"{who or self._who} could not compile the graph"
+        self._notes.append(f"{failed}: {type(error).__name__}: {_first_line(error)}")
 
-    def _take(self, candidate: Inductor, seconds: float) -> None:
-        kept, self.keys = candidate.kept, candidate.keys
-        done = "loaded what an earlier run had compiled" if kept else "compiled the graph"
-        self._notes.append(f"{self._who} {done} in {seconds:.1f} s")
-        self._verdict = candidate.verdict
+    def _take(self, made: Inductor | CudaGraph, seconds: float) -> None:
+        candidate: Executable = made
+        kept = False
+        if isinstance(made, CudaGraph):
+            self._notes.append("cudagraph prepared the graph for capture")
+            self._verdict = None
+        else:
+            kept, self.keys = made.kept, made.keys
+            done = "loaded what an earlier run had compiled" if kept else "compiled the graph"
+            self._notes.append(f"{self._who} {done} in {seconds:.1f} s")
+            self._verdict = made.verdict
+            candidate = self._captured(made)
         said = self._verdict.said() if kept and self._verdict is not None else ""
         if said == "trails" and self._executor == "auto":
             self._notes.append("slower than replay by what an earlier run has measured")
-            self._settle(self.replay)
+            self._settle(self._best)
             return
         self._passed, self._leads = said in ("passed", "leads"), said == "leads"
         needed = _TRIED_SIZES if self.lowered.program.dimensions else _TRIED
         self._trial = Trial(candidate, self.replay, _TRIED_AGAIN if self._passed else needed)
-        self.current = f"replay, {self._who} on trial"
+        self._tried = candidate.name if isinstance(candidate, CudaGraph) else self._who
+        self.current = f"replay, {self._tried} on trial"
         self._exchange(self._try)
+
+    def _captured(self, artifact: Inductor) -> Executable:
+        """Return the artifact as a CUDA graph, where it can be captured."""
+        if self._device is None or not isinstance(artifact, Inductor):
+            return artifact
+        try:
+            return CudaGraph.around(artifact, self._device)
+        except Refused as refusal:
+            self._not_compiled(refusal, "cudagraph")
+            return artifact
 
     def _try(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor] | Violated:
         trial = self._trial
         if trial is None:  # a call in another thread has decided it
-            return self.replay.run(inputs, slots)
+            return self._best.run(inputs, slots)
         sparing = self._executor == "auto" and not self._passed
         if sparing and not (_trials.due and (self.budget is None or self.budget.allows("trial"))):
-            return self.replay.run(inputs, slots)
+            return self._best.run(inputs, slots)
         started = time.perf_counter()
         values = trial.run(inputs, slots)
         taken = time.perf_counter() - started
@@ -251,6 +307,11 @@ class Engine:
         if self._trial is trial:
             self._look_at(trial)
         return values
+
+    def finish(self) -> None:
+        """Wait until the device is done, if there is one: for measurements."""
+        if self._device is not None:
+            self._device.finish()
 
     def charge(self, kind: str, seconds: float) -> None:
         """Charge the budget for a call of ``seconds`` that measured executors, less eager's time."""
@@ -263,16 +324,18 @@ class Engine:
         if trial.disagreements:
             self._trial = None
             self._notes.extend(f"not used: {disagreement}" for disagreement in trial.disagreements)
-            self._settle(self.replay)
+            self._settle(self._best)
             return
-        times = trial.times if self._executor == "auto" and _tell(trial.times) else []
+        # On a device a run returns before its work is done: only a race, which waits, measures it.
+        told = self._executor == "auto" and self._device is None and _tell(trial.times)
+        times = trial.times if told else []
         gains = not times or any(ours <= _GAIN * theirs for ours, theirs in times)
         if gains and not trial.decided:
             return
         self._trial = None
         if trial.trusted:
             calls = "a call, as it did in an earlier run" if self._passed else f"{trial.agreed} calls"
-            self._notes.append(f"{self._who} agreed with replay on {calls}")
+            self._notes.append(f"{self._tried} agreed with replay on {calls}")
             if trial.undetermined:
                 first, *others = trial.undetermined.values()
                 which = f"{first} and {len(others)} more" if others else first
@@ -283,30 +346,32 @@ class Engine:
             self._choose(self.replay, candidate, times)
             return
         self.compiled = candidate
+        if isinstance(candidate, CudaGraph):
+            candidate.trust()
         if self._executor != "auto":
             self._settle(candidate)
-        elif self._leads:
+        elif self._leads and self._best is self.replay:
             self._notes.append("faster than replay by what an earlier run has measured")
             self._settle(candidate)
-        elif times and all(ours * _LEAD <= theirs for ours, theirs in times):
+        elif times and all(ours * LEAD <= theirs for ours, theirs in times):
             self._choose(candidate, candidate, times)
         else:
             self._racing = True
-            self._exchange(_Race(self, self.replay, candidate, times))
+            self._exchange(Race(self, self._best, candidate, times))
 
     def _choose(self, best: Executable, candidate: Executable, times: Sequence[tuple[float, float]]) -> None:
         """Decide by the times of the trial."""
         ours, theirs = zip(*times, strict=True)
         medians = [(self.replay, statistics.median(theirs)), (candidate, statistics.median(ours))]
         # In all pairs, since the outcome is kept for later runs.
-        clear = best is candidate or all(one >= _LEAD * other for one, other in times)
+        clear = best is candidate or all(one >= LEAD * other for one, other in times)
         self.chosen(best, medians, clear, "on trial")
 
     def _settle(self, chosen: Executable) -> None:
         self._racing = False
-        self.current = chosen.name
+        self._best, self.current = chosen, chosen.name
         self.compiled = None if chosen is self.replay else chosen
-        self._exchange(chosen.run)
+        self._exchange(chosen.run if self._ticket is None else self._meanwhile)
         give_back()  # compiling in the call, loading and trials leave memory behind
 
     def chosen(
@@ -318,38 +383,6 @@ class Engine:
         if self._verdict is not None and clear:
             self._verdict.keep("trails" if best is self.replay else "leads")
         self._settle(best)
-
-
-class _Race:
-    """Runs replay and a candidate alternately on live calls, and settles on the one with the better median time."""
-
-    def __init__(
-        self, engine: Engine, replay: Executable, candidate: Executable, known: Sequence[tuple[float, float]] = ()
-    ) -> None:
-        """``known``: pairs of times from the trial, the candidate's and replay's."""
-        self._engine = engine
-        self._candidates = (replay, candidate)
-        self._times = [[other for _, other in known], [one for one, _ in known]]
-        self._iteration = 0
-        # The first run of each warms up caches; the trial has left out its own first runs.
-        self._cold = 0 if known else 1
-        self._turns = 2 * max(2, _TIMED_CALLS - len(known))
-
-    def __call__(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> Any:
-        number = self._iteration % len(self._candidates)
-        self._iteration += 1
-        candidate = self._candidates[number]
-        started = time.perf_counter()
-        values = candidate.run(inputs, slots)
-        taken = time.perf_counter() - started
-        self._times[number].append(taken)
-        self._engine.charge("race", taken)
-        if self._iteration >= self._turns:
-            medians = [statistics.median(times[self._cold :]) for times in self._times]
-            times = [*zip(self._candidates, medians, strict=True)]
-            clear = max(medians) >= _LEAD * min(medians)
-            self._engine.chosen(min(times, key=lambda pair: pair[1])[0], times, clear)
-        return values
 
 
 def _is_one_of_several() -> bool:

@@ -1,0 +1,1 @@
+"""Whole steps captured as CUDA graphs: one launch a call."""
