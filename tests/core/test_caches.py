@@ -53,6 +53,8 @@ BOUNDED = {
     "it is filled once, or has one element": [
         "execute/backends/dynamo.py:_given",  # back ends that the program has given
         "runtime/runs/records.py:LISTENERS",
+        "execute/cuda_graph/device.py:_CUDA",  # devices
+        "execute/cuda_graph/device.py:_OTHER",  # a stand-in, while it is used
         "execute/compiled/store.py:_OPEN",  # a folder for each process that is forked
         "execute/compiled/worker.py:_PROBES",  # kinds of processors that Inductor tests for
         "graph/recursion/traversal/schedule.py:_COUNTED",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,10 +13,14 @@ from torch import nn
 from tests.execute.lockstep import Lockstep
 from tests.graph.recording import generalise, record
 from torchjanus.core.errors import Refused
+from torchjanus.execute.compiled.inductor import packer
 from torchjanus.execute.cuda_graph.executor import CudaGraph
 from torchjanus.execute.cuda_graph.recorded import Recorded
+from torchjanus.execute.replay import Replay
 from torchjanus.execute.running.base import Violated
+from torchjanus.execute.running.printing import ReplaySource
 from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.lowering.for_inductor import prepare
 from torchjanus.graph.lowering.lower import lower
 
 
@@ -243,3 +247,36 @@ def test_a_capture_that_fails_is_a_call_by_replay() -> None:
     for _ in range(3):
         both.advance()
     assert make.device.launches == 0
+
+
+def test_an_artifact_is_captured_as_it_is() -> None:
+    """By calls of ATen in the place of kernels, which cannot be recorded."""
+
+    class Artifact:
+        def __init__(self, lowered: Lowered) -> None:
+            prepared = prepare(lowered)
+            count = sum(node.op == "placeholder" for node in prepared.graph.graph.nodes)
+            source = ReplaySource(prepared.graph, count)
+            compute = source.compute(source.generate())
+            self.call = lambda *given: compute(given, ())
+            self.lowered, self.asks, self.pack = lowered, False, packer(prepared)
+            self.constants, self.copies, self.place = prepared.constants, prepared.copies, prepared.device
+            self.run, self.fits = Replay(lowered).run, lambda inputs: True
+
+    device = Recorded()
+
+    def make(lowered: Lowered) -> CudaGraph:
+        made = CudaGraph.around(cast(Any, Artifact(lowered)), device)
+        made.trust()
+        return made
+
+    torch.manual_seed(1)
+    state = Scheduled(nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.2), nn.Linear(5, 4)))
+    both = Lockstep(state, scheduled_step, batch, make, warm=2)
+    for _ in range(4):
+        both.advance(1e-6)
+    assert (device.launches, device.captures) == (4, 2)
+    artifact = Artifact(both.lowered)
+    artifact.asks = True
+    with pytest.raises(Refused, match="looks at indices"):
+        CudaGraph.around(cast(Any, artifact), device)

@@ -96,6 +96,7 @@ class Inductor:
         self._bounds = risks.bounds if lowered.mutated else ()
         self._undone = lowered.mutated if risks.open else ()
         self.constants = prepared.constants
+        self.place = prepared.device  # of the packed numbers
         self._rollback = Rollback(lowered)
 
     @property

@@ -6,7 +6,7 @@ Says which graphs cannot be captured. Knows no device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -42,6 +42,7 @@ class Body:
     pack: Callable[[Numbers], list[torch.Tensor]]
     constants: tuple[torch.Tensor, ...]
     copies: tuple[tuple[int, int], ...]
+    place: torch.device  # of the packed numbers that ``call`` takes
     otherwise: Executable
 
 
@@ -57,7 +58,9 @@ def aten_body(lowered: Lowered) -> Body:
         with below_autograd():
             return compute(given, ())  # type: ignore[no-any-return]
 
-    return Body("cudagraph", call, packer(prepared), prepared.constants, prepared.copies, Replay.of(lowered))
+    pack = packer(replace(prepared, device=torch.device("cpu")))
+    otherwise = Replay.of(lowered)
+    return Body("cudagraph", call, pack, prepared.constants, prepared.copies, prepared.device, otherwise)
 
 
 def inductor_body(artifact: Inductor) -> Body:
@@ -65,7 +68,8 @@ def inductor_body(artifact: Inductor) -> Body:
     _check(artifact.lowered)
     if artifact.asks:
         raise _refused("the host looks at indices before the artifact runs")
-    return Body("inductor and cudagraph", artifact.call, artifact.pack, artifact.constants, artifact.copies, artifact)
+    taken = artifact.call, artifact.pack, artifact.constants, artifact.copies, artifact.place
+    return Body("inductor and cudagraph", *taken, artifact)
 
 
 def _check(lowered: Lowered) -> None:

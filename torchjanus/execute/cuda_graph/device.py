@@ -100,11 +100,12 @@ class Cuda:
     def capture(self, work: Callable[[], T], pool: object) -> tuple[Captured, T]:
         """See Device.capture. Random operations of a launch draw by the offsets that the generator has then, and
         advance it as they do uncaptured: PyTorch registers the default generator with each capture."""
-        graph = torch.cuda.CUDAGraph()
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         try:
             with torch.cuda.device(self._device), self._capturing(graph, pool):
                 made = work()
         except Exception:
+            torch.cuda.set_stream(current)  # a capture that cannot end stays on its own
             self._recover()
             raise
         return _CudaGraph(graph, self._device), made

@@ -36,19 +36,19 @@ _MOVES = 3  # how often memory may have moved before inputs are copied for good
 
 @dataclass(slots=True)
 class _Capture:
-    """One capture. ``numbers``: the host's numbers on the device; ``told``: what they are."""
+    """One capture. ``numbers``: the host's numbers on the device."""
 
     inputs: Inputs
     numbers: list[torch.Tensor]
     work: Captured
     results: Results
     flags: torch.Tensor | None
-    told: str = ""
     final: bool = False  # whether it is known which inputs stay where they are
 
 
 class CudaGraph:
-    """See Executable. Which results differ from replay's bits, and whether: those of ``prepare`` on this device."""
+    """See Executable. Results have replay's bits, except where a number of the host is data: a kernel may round that
+    otherwise than a number."""
 
     def __init__(self, lowered: Lowered, body: Body, device: Device) -> None:
         self.lowered, self.name = lowered, body.name
@@ -103,9 +103,20 @@ class CudaGraph:
         captures from the next call on, in other memory, and all values are copied."""
         if not any(one is not None and one.results.held for one in self._captures.values()):
             return True
-        self._captures.clear()
-        self._pool, self._lending = self._device.pool(), False
+        self._begin_again()
+        self._lending = False
         return False
+
+    def _begin_again(self) -> None:
+        """Drop all captures. What the program holds keeps its memory, in which nothing else may work."""
+        self._captures.clear()
+        self._pool = self._device.pool()
+
+    def _drop(self, key: tuple[int, ...]) -> None:
+        """Drop one capture."""
+        dropped = self._captures.pop(key, None)
+        if dropped is not None and dropped.results.held:
+            self._begin_again()
 
     def _launch(
         self, capture: _Capture, inputs: Sequence[torch.Tensor], slots: Numbers
@@ -124,17 +135,17 @@ class CudaGraph:
                     self._generators.restore(states)
                     return violated
                 capture.inputs.give_back(inputs, lowered.mutated)
-                increment_version([inputs[n] for n in lowered.mutated if n in capture.inputs.adopted])
+                written = (inputs[n] for n in lowered.mutated if n in capture.inputs.adopted)
+                increment_version([tensor for tensor in written if not tensor.is_inference()])
             except Exception as error:
                 raise Updating(error) from None
         return values
 
     def _tell(self, capture: _Capture, slots: Numbers) -> None:
-        """Write the host's numbers to the device, if they are others than before."""
-        if capture.numbers and (said := repr(slots)) != capture.told:
+        """Write the host's numbers to the device."""
+        if capture.numbers:
             for target, source in zip(capture.numbers, self._body.pack(slots), strict=True):
                 target.copy_(source, non_blocking=True)
-            capture.told = said
 
     # -- captures ---------------------------------------------------------------------------------------------------
 
@@ -157,8 +168,10 @@ class CudaGraph:
                 self._odd = False
                 return known
         if known is None and len(self._captures) >= _SIZES:
-            self._captures.pop(next(iter(self._captures)))
-        self._captures[key] = known = None  # its memory is free before the next one is made
+            self._drop(next(iter(self._captures)))
+        known = None  # its memory is free before the next one is made
+        self._drop(key)
+        self._captures[key] = None
         try:
             self._captures[key] = known = self._captured(inputs, slots)
         except Exception as error:
@@ -179,7 +192,7 @@ class CudaGraph:
 
     def _captured(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> _Capture:
         memory = Inputs(inputs, self._adopted or ())
-        numbers = [one.clone() for one in self._body.pack(slots)]
+        numbers = [one.to(self._body.place, copy=True) for one in self._body.pack(slots)]
         states = self._generators.save()
 
         def work() -> list[torch.Tensor]:

@@ -7,7 +7,7 @@ each launch, and what is fetched arrives only later. It knows nothing of steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -38,10 +38,10 @@ class Recorded:
         return True
 
     def pool(self) -> object:
-        """See Device.pool. Captures share nothing here."""
-        return None
+        """See Device.pool: the captures that are in it. A launch of one spoils what the others have written."""
+        return list[_Repeated]()
 
-    def capture(self, work: Callable[[], T], pool: object) -> tuple[Captured, T]:
+    def capture(self, work: Callable[[], T], pool: Any) -> tuple[Captured, T]:
         """See Device.capture."""
         before, tape = torch.get_rng_state(), _Tape()
         try:
@@ -51,7 +51,8 @@ class Recorded:
             torch.set_rng_state(before)
             tape.undo()
         self.captures += 1
-        return _Repeated(self, tape.calls), made
+        pool.append(repeated := _Repeated(self, tape.calls, pool))
+        return repeated, made
 
     def fetch(self, tensors: list[torch.Tensor]) -> Fetched:
         """See Device.fetch."""
@@ -118,23 +119,30 @@ class _Tape(TorchDispatchMode):
     def undo(self) -> None:
         for whole, before in self._saved.values():
             whole.copy_(before)
-        with torch.no_grad():
-            for tensor in self._own.values():
-                if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-                    torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage()).fill_(float("nan"))
+        _spoil(self._own.values())
 
 
 class _Repeated:
-    def __init__(self, device: Recorded, calls: Any) -> None:
-        self._device, self._calls = device, calls
+    def __init__(self, device: Recorded, calls: Any, pool: list[_Repeated]) -> None:
+        self._device, self._calls, self._pool = device, calls, pool
 
     def launch(self) -> None:
         self._device.launches += 1
+        for other in self._pool:
+            if other is not self:
+                _spoil(tensor for *_, fresh in other._calls for tensor, _ in fresh)
         with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
             for func, args, kwargs, fresh in self._calls:
                 made = pytree.tree_leaves(func(*args, **kwargs))
                 for tensor, place in fresh:
                     tensor.copy_(made[place])
+
+
+def _spoil(tensors: Iterable[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for tensor in tensors:
+            if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+                torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage()).fill_(float("nan"))
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -62,13 +62,14 @@ class Results:
             for number, value in enumerate(values)
             if lending and value.nbytes >= LARGE and taken.count(_memory(value)) == 1
         ]
-        self._unheld = {number: _holders(self._values[number]) for number in self._lent}
-        self._copied = [number for number in range(len(values)) if number not in self._unheld]
+        # Who holds each memory now: these values.
+        self._unheld = [(memory, _holders(memory)) for memory in (_memory(self._values[n]) for n in self._lent)]
+        self._copied = [number for number in range(len(values)) if number not in self._lent]
 
     @property
     def held(self) -> bool:
         """Whether the program holds a value that is not copied."""
-        return any(_holders(self._values[number]) > own for number, own in self._unheld.items())
+        return any(_holders(memory) > own for memory, own in self._unheld)
 
     def hand_out(self) -> list[torch.Tensor]:
         """Return the values of this launch, for the program."""
@@ -97,6 +98,6 @@ def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
 
 
-def _holders(tensor: torch.Tensor) -> int:
+def _holders(memory: int) -> int:
     """Return how many tensors and storages refer to this memory: every view, and what autograd has saved."""
-    return torch._C._storage_Use_Count(_memory(tensor))
+    return torch._C._storage_Use_Count(memory)
