@@ -16,6 +16,7 @@ from torchjanus.core.errors import Refused
 from torchjanus.execute.compiled.inductor import packer
 from torchjanus.execute.cuda_graph.executor import CudaGraph
 from torchjanus.execute.cuda_graph.recorded import Recorded
+from torchjanus.execute.cuda_graph.static_memory import Inputs
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.running.base import Violated
 from torchjanus.execute.running.printing import ReplaySource
@@ -280,3 +281,15 @@ def test_an_artifact_is_captured_as_it_is() -> None:
     artifact.asks = True
     with pytest.raises(Refused, match="looks at indices"):
         CudaGraph.around(cast(Any, artifact), device)
+
+
+def test_memory_of_expanded_inputs_is_written_once() -> None:
+    """As a gradient is that a sum has given."""
+    given = torch.arange(3.0)[:, None].expand(3, 4)
+    memory = Inputs([given], ())
+    assert memory.tensors[0].stride() == given.stride()
+    other = torch.ones(3, 1).expand(3, 4)
+    memory.take([other])
+    assert torch.equal(memory.tensors[0], other)
+    memory.give_back([given], [0])
+    assert torch.equal(given, other)

@@ -18,7 +18,7 @@ from torchjanus.execute.cuda_graph.recorded import Recorded
 
 @pytest.fixture
 def device() -> Iterator[Recorded]:
-    made = Recorded(holds=lambda tensor: tensor.dtype != torch.float64)
+    made = Recorded(holds=lambda tensor: tensor.dtype != torch.float64, lag=1)
     with substituted(made):
         yield made
 
@@ -115,6 +115,7 @@ def test_a_step_is_one_launch(name: str, device: Recorded) -> None:
     assert engine_of(step).current == "cudagraph"
     assert device.launches >= 8
     assert device.captures == 2  # on trial, and in the program's own memory
+    assert device.waits == 0  # without assertions nobody waits for the device
 
 
 def test_a_failed_assertion_is_pythons_call(device: Recorded) -> None:
@@ -123,6 +124,7 @@ def test_a_failed_assertion_is_pythons_call(device: Recorded) -> None:
         data[number][0][0, 0] = float("inf")
     step = compared("skipping", data)
     assert device.launches >= 3
+    assert device.waits == device.launches  # for the flags, once a launch
     assert step.statistics().violated >= 1
 
 

@@ -112,5 +112,6 @@ def _is_mask(part: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in (torch.bool, torch.uint8)
 
 
-def _refused(what: str) -> Refused:
+def _refused(why: str) -> Refused:
+    what = f"the step cannot be captured: {why}"
     return refused("graph-not-captured", what, "A CUDA graph runs without the host.", "Replay is used.")

@@ -90,8 +90,18 @@ class Results:
 
 
 def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    pairs = [_once(target, source.detach()) for target, source in zip(targets, sources, strict=True)]
     with torch.no_grad():
-        torch._foreach_copy_(targets, [source.detach() for source in sources])
+        torch._foreach_copy_([target for target, _ in pairs], [source for _, source in pairs])
+
+
+def _once(target: torch.Tensor, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return parts of both in which each element of an expanded target is once."""
+    if 0 in target.stride():
+        for axis, stride in enumerate(target.stride()):
+            if stride == 0 and target.size(axis):
+                target, source = target.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
+    return target, source
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchjanus.core.errors import refused
+from torchjanus.core.errors import Refused, refused
 from torchjanus.graph.aten.clean_up import is_random
 from torchjanus.graph.aten.flags import flags_of, stack_flags
 from torchjanus.graph.aten.segments import example_of
@@ -273,5 +273,6 @@ def _before_transfer(flag: Node) -> Node:
     return flag if made is None else made[flag.args[1]]  # type: ignore[index]
 
 
-def _refused(what: str) -> Exception:
-    return refused("graph-not-captured", what, "Work on the host is no part of a CUDA graph.", "Replay is used.")
+def _refused(why: str) -> Refused:
+    what = f"the step cannot be captured: {why}"
+    return refused("graph-not-captured", what, "A CUDA graph runs without the host.", "Replay is used.")
