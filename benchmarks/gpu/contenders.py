@@ -130,11 +130,11 @@ def warm(one: Contender, device: str, until: float, least: int) -> int:
     return made
 
 
-def interleaved(entrants: list[Contender], device: str, calls: int, rounds: int, until: float) -> dict[str, Any]:
+def interleaved(entrants: list[Contender], device: str, calls: int, repetitions: int, until: float) -> dict[str, Any]:
     """Seconds a call of each: medians over blocks that take turns. Calls of a block do not wait for each other."""
     times: dict[str, list[float]] = {one.name: [] for one in entrants}
     supplies = {one.name: cycle(one.job.batches) for one in entrants}
-    for turn in range(rounds):
+    for turn in range(repetitions):
         shift = turn % len(entrants)
         for one in entrants[shift:] + entrants[:shift]:
             batches = [next(supplies[one.name]) for _ in range(calls)]

@@ -127,7 +127,7 @@ def wide(keep: Any, calls: int) -> Kept:
     return kept
 
 
-def test_a_result_that_nobody_keeps_is_handed_out_without_a_copy() -> None:
+def test_a_result_that_nobody_keeps_is_not_copied() -> None:
     kept = wide(None, 6)
     assert len(set(kept.places[1:])) == 1
     assert kept.make.device.launches == 6

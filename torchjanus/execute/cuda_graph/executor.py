@@ -47,8 +47,8 @@ class _Capture:
 
 
 class CudaGraph:
-    """See Executable. Results have replay's bits, except where a number of the host is data: a kernel may round that
-    otherwise than a number."""
+    """See Executable. Results have replay's bits, except where a number of the host is data: there a kernel may
+    give other last digits."""
 
     def __init__(self, lowered: Lowered, body: Body, device: Device) -> None:
         self.lowered, self.name = lowered, body.name

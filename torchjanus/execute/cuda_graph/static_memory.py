@@ -50,7 +50,7 @@ class Inputs:
 class Results:
     """The values that each launch writes anew. What a program may keep is never overwritten.
 
-    Small ones are copied for the program. Large ones are handed out themselves (``lending``), and counted: as long as
+    Small ones are copied for the program. Large ones are given out themselves (``lending``), and counted: as long as
     somebody holds one, the work must not be launched.
     """
 
@@ -73,10 +73,10 @@ class Results:
 
     def hand_out(self) -> list[torch.Tensor]:
         """Return the values of this launch, for the program."""
-        handed: list[torch.Tensor] = [*self._values]
+        passed: list[torch.Tensor] = [*self._values]
         with torch.no_grad(), below_autograd():
             for number in self._lent:
-                handed[number] = torch.ops.aten.alias.default(self._values[number])
+                passed[number] = torch.ops.aten.alias.default(self._values[number])
             sources = [self._values[number] for number in self._copied]
             blanks = [
                 torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device=one.device) for one in sources
@@ -85,8 +85,8 @@ class Results:
             if dense:
                 torch._foreach_copy_([blank for _, blank in dense], [one for one, _ in dense])
             for number, one, blank in zip(self._copied, sources, blanks, strict=True):
-                handed[number] = duplicate(one) if 0 in one.stride() else blank
-        return handed
+                passed[number] = duplicate(one) if 0 in one.stride() else blank
+        return passed
 
 
 def _copy(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:

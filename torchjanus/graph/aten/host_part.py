@@ -208,7 +208,7 @@ class _Split:
             if node.op == "call_function" and node in self.there:
                 _copy(graph, copies, node)
 
-        def call(target: Any, *args: Any, **kwargs: Any) -> Node:
+        def call(target: Any, /, *args: Any, **kwargs: Any) -> Node:
             made = graph.call_function(target, args, kwargs)
             given = torch.fx.node.map_arg((args, kwargs), lambda part: part.meta["val"])
             with copies[flags[0]].meta["val"].fake_mode:

@@ -165,9 +165,9 @@ class Engine:
         self._device = device
         if part is None:
             return lowered, exchange
-        halves = Beside(lowered, part)
-        exchange(halves.run)
-        return part.device, halves.use
+        beside = Beside(lowered, part)
+        exchange(beside.run)
+        return part.device, beside.use
 
     @property
     def asked(self) -> bool:
@@ -327,8 +327,8 @@ class Engine:
             self._settle(self._best)
             return
         # On a device a run returns before its work is done: only a race, which waits, measures it.
-        told = self._executor == "auto" and self._device is None and _tell(trial.times)
-        times = trial.times if told else []
+        comparable = self._executor == "auto" and self._device is None and _tell(trial.times)
+        times = trial.times if comparable else []
         gains = not times or any(ours <= _GAIN * theirs for ours, theirs in times)
         if gains and not trial.decided:
             return
