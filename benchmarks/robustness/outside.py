@@ -7,8 +7,9 @@ Takes two minutes for each program.
 Each program of ``tests/outside`` runs eager and speculated from the same seeds, call by call in turn. The table says
 whether results and state are equal, how many calls after the first ten were served wholly or in parts, the share of
 eager's time in these calls that graphs serve, the parts with their share of the step's time, and the throughput against
-eager, as the ratio of the medians over the second half; for what is left, the reasons. ``--compile``: the throughput of
-the program with its modules compiled by ``torch.compile``, too. ``--write``: also to ``benchmarks/results``.
+eager, as the ratio of the medians over the second half, in time of this thread; for what is left, the reasons.
+``--compile``: the throughput of the program with its modules compiled by ``torch.compile``, too. ``--write``: also to
+``benchmarks/results``.
 """
 
 from __future__ import annotations
@@ -132,9 +133,9 @@ class Run:
         """Make one call."""
         self.chances.enter()
         with contextlib.redirect_stdout(self.printed):
-            begun = time.perf_counter()
+            begun = time.thread_time()  # what else runs on the machine does not count
             result = self.step(*self.calls[number])
-            self.times.append(time.perf_counter() - begun)
+            self.times.append(time.thread_time() - begun)
         self.results.append(leaves(result))
         self.chances.leave()
 

@@ -11,12 +11,12 @@ from tests.outside import PROGRAMS
 
 NEEDS = {
     "bert_pairs": "transformers", "graph_messages": "networkx", "gym_policy": "gymnasium", "sklearn_report": "sklearn",
-    "sparse_citations": "networkx", "tree_sentiment": "nltk",
+    "sparse_citations": "networkx", "tabular_epochs": "sklearn", "tree_sentiment": "nltk",
 }  # fmt: skip
 SLOW = {
     "adversarial_pictures", "attentive_translation", "beam_captions", "bert_pairs", "callbacks_and_checkpoints",
     "crf_tagger", "detection_head", "evolved_policy", "flow_density", "gym_policy", "mixture_of_experts",
-    "model_agnostic_meta", "neural_ode", "packed_names", "sklearn_report", "tree_similarity",
+    "model_agnostic_meta", "neural_ode", "packed_names", "sklearn_report", "tabular_epochs", "tree_similarity",
 }  # fmt: skip
 CASES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PROGRAMS]
 
