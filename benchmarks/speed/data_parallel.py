@@ -1,12 +1,17 @@
 """Data-parallel training by several processes on this machine: eager DistributedDataParallel, and speculated.
 
     python -m benchmarks.speed.data_parallel [--only mlp lstm ...] [--ranks 2] [--calls 60] [--record]
+        [--bucket MB] [--link MS MB/S] [--compile]
 
-Takes some minutes. The processes talk by gloo. Both ways train from the same state on the same batches, call by call in
+Takes some minutes. The processes talk by gloo. All ways train from the same state on the same batches, call by call in
 turn, each rank on batches of its own. Loss, parameters and buffers are compared bit by bit after each call: of the
 speculated way with the eager one, and of the parameters of all ranks. (TreeLSTM's calls are batched, so it is compared
-with eager up to rounding.) Times are medians, of the calls that a graph made, of the slowest rank. No time and no byte
-is spent on agreeing: ranks need not (docs/design/data_parallel.md).
+with eager up to rounding.) Times are medians, of the calls that a graph made, of the slowest rank. ``wire``: whether
+the speculated way has sent what eager has, collective by collective with their bytes: nothing is spent on agreeing.
+
+``--link``: in every second call each collective takes so many milliseconds longer, and its bytes over that rate (a
+simulated link). The part of this by which a call does not get longer is hidden behind other work.
+``--compile``: also DistributedDataParallel on a model that ``torch.compile`` compiles.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +35,7 @@ from torch.nn import functional as F
 import torchjanus
 from benchmarks.programs import steps, trees
 from benchmarks.record import write
+from benchmarks.speed.link import Rate, register
 from torchjanus.host.collectives import communicated
 
 __all__ = ["PROGRAMS", "Row", "main"]
@@ -40,6 +46,18 @@ LEARNING = 16  # calls before those that are timed
 
 
 @dataclass(frozen=True)
+class Options:
+    """How all programs are measured. ``bucket``: megabytes of a bucket of gradients; ``link``: milliseconds for each
+    collective, and megabytes a second."""
+
+    calls: int
+    executor: str = "replay"
+    bucket: float | None = None
+    link: tuple[float, float] | None = None
+    compile: bool = False
+
+
+@dataclass(frozen=True)
 class Row:
     """One program. Milliseconds a call, of the slowest rank; what graphs did, on the rank that served fewest calls."""
 
@@ -47,12 +65,16 @@ class Row:
     ranks: int
     eager: float
     speculated: float
+    compiled: float  # NaN if it was not asked for
     served: int
     calls: int
     equal: bool
-    collectives: float  # of a served call
+    wire: bool
+    collectives: float  # of an eager call
     kilobytes: float  # that they were given
     waiting: float  # milliseconds of a served call in collectives
+    link: float  # milliseconds that the simulated link takes in a call
+    hidden: dict[str, float]  # of that, the share behind other work, for each way
 
 
 def _of_recipe(name: str) -> Made:
@@ -73,7 +95,20 @@ def _treelstm() -> Made:
     return trees.TreeLSTM(32), loss, lambda rank: iter(trees.batches("treelstm", 400, rank, trees=5))
 
 
+def _wide() -> Made:
+    """Layers whose backward pass takes long: something to hide communication behind."""
+    layers = [layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.ReLU())]
+
+    def batches(rank: int) -> Iterator[Batch]:
+        random = torch.Generator().manual_seed(1000 + rank)
+        while True:
+            yield torch.randn(256, 512, generator=random), torch.randn(256, 512, generator=random)
+
+    return nn.Sequential(*layers), lambda model, x, y: F.mse_loss(model(x), y), batches
+
+
 PROGRAMS: dict[str, Callable[[], Made]] = {
+    "wide": _wide,
     "mlp": lambda: _of_recipe("mlp"),
     "convnet": lambda: _of_recipe("digits"),
     "bert": lambda: _of_recipe("bert-cls"),
@@ -82,11 +117,33 @@ PROGRAMS: dict[str, Callable[[], Made]] = {
 }
 
 
-def _training(name: str) -> tuple[Callable[..., Tensor], nn.Module, Callable[[int], Iterator[Batch]]]:
+@dataclass
+class Way:
+    """One way to train. ``times``: milliseconds of its calls, without the link's delay and with it."""
+
+    step: Any
+    net: nn.Module
+    link: Any
+    batches: Callable[[int], Iterator[Batch]]
+    times: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+
+    def median(self) -> float:
+        return statistics.median(self.times[0]) if self.times[0] else float("nan")
+
+    def hidden(self, taken: float) -> float:
+        """Return the share of ``taken`` milliseconds that a call hides."""
+        if not taken or not all(self.times):
+            return float("nan")
+        return 1 - (statistics.median(self.times[1]) - self.median()) / taken
+
+
+def _training(name: str, bucket: float | None, compiled: bool = False) -> Way:
     torch.manual_seed(0)
     net, loss_of, batches = PROGRAMS[name]()
-    model = nn.parallel.DistributedDataParallel(net)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    link = dist.new_group(backend="link")
+    ddp = nn.parallel.DistributedDataParallel(net, process_group=link, bucket_cap_mb=bucket)
+    model: Any = torch.compile(ddp) if compiled else ddp
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
 
     def step(*batch: Any) -> Tensor:
         optimizer.zero_grad()
@@ -95,7 +152,7 @@ def _training(name: str) -> tuple[Callable[..., Tensor], nn.Module, Callable[[in
         optimizer.step()
         return loss.detach()
 
-    return step, net, batches
+    return Way(step, net, link, batches)
 
 
 def _is_equal(name: str, one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
@@ -112,57 +169,68 @@ def _on_all_ranks(net: nn.Module) -> bool:
     return all(torch.equal(flat, one) for one in every)
 
 
-def measure(name: str, calls: int, executor: str) -> Row:
+def measure(name: str, options: Options) -> Row:
     """Measure one program; called by all ranks together."""
-    plain, eager_net, batches = _training(name)
-    step, net, _ = _training(name)
-    nets = (eager_net, net)
-    fast: Any = torchjanus.speculate(step, executor=executor)
-    times: dict[str, list[float]] = {"eager": [], "speculated": []}
-    equal, given, spent = True, batches(dist.get_rank()), (0, 0, 0.0)
-    for number in range(LEARNING + calls):
+    ways = {"eager": _training(name, options.bucket), "speculated": _training(name, options.bucket)}
+    fast: Any = torchjanus.speculate(ways["speculated"].step, executor=options.executor)
+    ways["speculated"].step = fast
+    if options.compile:
+        ways["compiled"] = _training(name, options.bucket, compiled=True)
+    rate = Rate() if options.link is None else Rate(options.link[0] / 1e3, options.link[1] * 1e6)
+    equal, wire, given, spent, before, taken = True, True, ways["eager"].batches(dist.get_rank()), 0.0, 0, 0.0
+    for number in range(LEARNING + options.calls):
         if number == LEARNING:
             fast.wait()
-            spent = (communicated.collectives, communicated.bytes, communicated.seconds)
-            before = fast.statistics().speculated
+            spent, before = communicated.seconds, fast.statistics().speculated
+        slow = options.link is not None and number >= LEARNING and number % 2 == 1
         batch = next(given)
         results: list[Tensor] = []
-        for way, function in (("eager", plain), ("speculated", fast)):
+        for which, way in ways.items():
+            way.link.rate = rate if slow else None
+            way.link.sent.collectives.clear()
             dist.barrier()
-            served = fast.statistics().speculated
-            begun = time.perf_counter()
-            results.append(function(*batch))
+            served, begun = fast.statistics().speculated, time.perf_counter()
+            results.append(way.step(*batch))
             took = 1e3 * (time.perf_counter() - begun)
-            if number >= LEARNING and (way == "eager" or fast.statistics().speculated > served):
-                times[way].append(took)
-        left, right = ([result, *each.state_dict().values()] for result, each in zip(results, nets, strict=True))
-        alike = _on_all_ranks(net)  # by all ranks, whatever each finds
+            if number >= LEARNING and (which != "speculated" or fast.statistics().speculated > served):
+                way.times[slow].append(took)
+        plain, ours = ways["eager"], ways["speculated"]
+        taken = 1e3 * sum(rate.seconds(size) for _, size in plain.link.sent.collectives)
+        wire = wire and plain.link.sent.collectives == ours.link.sent.collectives
+        pairs = zip(results, (plain.net, ours.net), strict=False)
+        left, right = ([result, *net.state_dict().values()] for result, net in pairs)
+        alike = _on_all_ranks(ours.net)  # by all ranks, whatever each finds
         equal = equal and alike and _is_equal(name, left, right)
-    made = max(1, fast.statistics().speculated - before)
-    mine = [
-        *(statistics.median(one) if one else float("nan") for one in times.values()),
-        float(fast.statistics().speculated - before),
-        float(equal),
-        (communicated.collectives - spent[0]) / made,
-        (communicated.bytes - spent[1]) / made / 1e3,
-        1e3 * (communicated.seconds - spent[2]) / made,
-    ]
+    made, sent = max(1, fast.statistics().speculated - before), ways["eager"].link.sent.collectives
+    mine = Row(
+        name, dist.get_world_size(), ways["eager"].median(), ways["speculated"].median(),
+        ways["compiled"].median() if options.compile else float("nan"),
+        fast.statistics().speculated - before, options.calls, equal, wire, len(sent),
+        sum(size for _, size in sent) / 1e3, 1e3 * (communicated.seconds - spent) / made,
+        taken if options.link is not None else 0.0, {which: way.hidden(taken) for which, way in ways.items()},
+    )  # fmt: skip
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, mine)
-    eager, speculated, served_calls, same, collectives, kilobytes, waiting = zip(*every, strict=True)
-    return Row(
-        name, len(every), max(eager), max(speculated), int(min(served_calls)), calls, all(same),
-        max(collectives), max(kilobytes), max(waiting),
-    )  # fmt: skip
+    return replace(
+        mine,
+        eager=max(row.eager for row in every),
+        speculated=max(row.speculated for row in every),
+        compiled=max(row.compiled for row in every),
+        served=min(row.served for row in every),
+        equal=all(row.equal for row in every),
+        wire=all(row.wire for row in every),
+        hidden={which: min(row.hidden[which] for row in every) for which in ways},
+    )
 
 
-def _run(rank: int, ranks: int, store: str, names: list[str], calls: int, executor: str, results: str) -> None:
+def _run(rank: int, ranks: int, store: str, names: list[str], options: Options, results: str) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    register()
     rows = []
     for name in names:
-        rows.append(measure(name, calls, executor))
+        rows.append(measure(name, options))
         if rank == 0:
             print(_shown(rows[-1]), flush=True)
     if rank == 0:
@@ -171,30 +239,38 @@ def _run(rank: int, ranks: int, store: str, names: list[str], calls: int, execut
 
 
 def _shown(row: Row) -> str:
+    compiled = "" if row.compiled != row.compiled else f"torch.compile {row.compiled:.2f} ms  "
+    hidden = ", ".join(f"{which} {100 * share:.0f} %" for which, share in row.hidden.items())
     return (
         f"{row.program:9} {row.ranks} ranks  eager {row.eager:7.2f} ms  speculated {row.speculated:7.2f} ms  "
-        f"{row.eager / row.speculated:5.2f} times  served {row.served} of {row.calls}  equal {row.equal}  "
-        f"{row.collectives:.0f} collectives, {row.kilobytes:.1f} kB, {row.waiting:.2f} ms in them"
+        f"{row.eager / row.speculated:5.2f} times  {compiled}served {row.served} of {row.calls}  equal {row.equal}  "
+        f"wire {row.wire}: {row.collectives:.0f} collectives, {row.kilobytes:.1f} kB, {row.waiting:.2f} ms in them"
+        + (f"  of {row.link:.1f} ms of the link hidden: {hidden}" if row.link else "")
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns 1 if anything was unequal."""
+    """Run the command. Returns 1 if anything was unequal, or other bytes were sent."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.data_parallel", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--calls", type=int, default=60)
     parser.add_argument("--executor", default="replay", help="bitwise equality holds with replay")
+    parser.add_argument("--bucket", type=float, help="megabytes of a bucket of gradients")
+    parser.add_argument("--link", nargs=2, type=float, metavar=("MS", "MB/S"), help="a simulated link")
+    parser.add_argument("--compile", action="store_true", help="measure torch.compile, too")
     parser.add_argument("--record", action="store_true", help="write benchmarks/results/data_parallel.json")
-    options = parser.parse_args(arguments)
+    asked = parser.parse_args(arguments)
+    link = None if asked.link is None else (asked.link[0], asked.link[1])
+    options = Options(asked.calls, asked.executor, asked.bucket, link, asked.compile)
     with tempfile.TemporaryDirectory() as folder:
         store, results = str(Path(folder) / "store"), str(Path(folder) / "results")
-        given = (options.ranks, store, options.only, options.calls, options.executor, results)
-        torch.multiprocessing.spawn(_run, given, nprocs=options.ranks, join=True)
+        given = (asked.ranks, store, asked.only, options, results)
+        torch.multiprocessing.spawn(_run, given, nprocs=asked.ranks, join=True)
         rows = torch.load(results, weights_only=False)
-    if options.record:
+    if asked.record:
         write("data_parallel", sys.argv[1:] if arguments is None else arguments, "cpu", {"programs": rows})
-    return 0 if all(row["equal"] for row in rows) else 1
+    return 0 if all(row["equal"] and row["wire"] for row in rows) else 1
 
 
 if __name__ == "__main__":

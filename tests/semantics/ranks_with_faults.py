@@ -5,7 +5,9 @@ A module, for it is imported by each process.
 
 import contextlib
 import datetime
+import os
 import random
+import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -110,7 +112,17 @@ class InBuckets(Trainer):
         ]
 
 
-TRAINERS = {"by hand": Trainer, "in buckets": InBuckets}
+class OfOneModule(InBuckets):
+    """With DistributedDataParallel, several buckets and no buffers: the first collective of a step reduces a bucket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+        self.model = torch.nn.parallel.DistributedDataParallel(self.net, bucket_cap_mb=0.00005)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+
+
+TRAINERS = {"by hand": Trainer, "in buckets": InBuckets, "of one module": OfOneModule}
 
 
 def call(trainer: Trainer, step: Any, event: str, rng: torch.Generator) -> Any:
@@ -203,3 +215,41 @@ def run_all(world: int, work: list[tuple[str, tuple[Any, ...]]], folder: Path) -
     store, results = tempfile.mktemp(dir=folder), str(folder / "results")
     torch.multiprocessing.spawn(run, (world, store, work, results), nprocs=world, join=True)
     return [torch.load(f"{results}.{rank}", weights_only=False) for rank in range(world)]
+
+
+def run_killed(rank: int, kind: str, store: str, speculating: bool, results: str) -> None:
+    """In each of two processes: some calls, before the last of which the second one is killed."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=TIMEOUT)
+    trainer = TRAINERS[kind]()
+    step = torchjanus.speculate(trainer.step, executor="replay") if speculating else trainer.step
+    rng = torch.Generator().manual_seed(rank)
+    before = [call(trainer, step, "", rng) for _ in range(8)]
+    served = step.statistics().speculated if speculating else 0  # type: ignore[attr-defined]
+    if rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    parameters = [parameter.detach().clone() for parameter in trainer.net.parameters()]
+    try:
+        step(torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))
+        error = "none"
+    except Exception as raised:
+        error = f"{type(raised).__module__}.{type(raised).__name__}: {raised}"
+    after = [parameter.detach().clone() for parameter in trainer.net.parameters()]
+    torch.save((before, parameters, after, error, served), f"{results}.{rank}")
+    os._exit(0)  # the group cannot be destroyed in order
+
+
+def run_all_killed(kind: str, folder: Path) -> list[Any]:
+    """Return what the process that is not killed has seen: eagerly, and speculated."""
+    context, processes = torch.multiprocessing.get_context("spawn"), []
+    for speculating in (False, True):
+        store = tempfile.mktemp(dir=folder)
+        for rank in range(2):
+            given = rank, kind, store, speculating, str(folder / str(speculating))
+            processes.append(context.Process(target=run_killed, args=given, daemon=True))
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return [torch.load(folder / f"{speculating}.0", weights_only=False) for speculating in (False, True)]

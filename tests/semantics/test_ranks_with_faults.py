@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.semantics.ranks_with_faults import run_all
+from tests.semantics.ranks_with_faults import run_all, run_all_killed
 from tests.semantics.test_two_processes import same
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
@@ -41,3 +42,14 @@ def test_faults_on_each_rank(kind: str, tmp_path: Path) -> None:
 def test_random_events(kind: str, world: int, count: int, often: int, tmp_path: Path) -> None:
     served = check(world, [("schedules", (kind, count, count, often))], tmp_path)
     assert all(each > count // 2 for (each,) in served), served
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL")
+@pytest.mark.parametrize("kind", ["by hand", "in buckets", "of one module"])
+def test_the_other_rank_is_killed(kind: str, tmp_path: Path) -> None:
+    eager, speculated = run_all_killed(kind, tmp_path)
+    assert speculated[-1] == 5  # of eight calls: the last call, too, begins with a graph
+    assert same(eager[:3], speculated[:3])
+    for error in (eager[3], speculated[3]):  # gloo says in several ways that the other one is gone
+        assert error.startswith("builtins.RuntimeError: ") and "gloo/transport" in error

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="th
 QUICK = ["data_parallel", "gradients_are_added_up", "who_there_is_is_asked"]
 # Those that are served, with all their collectives.
 SERVED = frozenset(
-    """data_parallel gradients_are_accumulated gradients_are_added_up
-    gradients_are_added_up_meanwhile hook_on_the_gradients_of_parameters
-    parameters_are_sent_around collectives_of_all_kinds shares_are_added_up numbers_are_sent store_of_both
-    metrics_are_averaged_behind_the_training who_there_is_is_asked""".split()
+    """data_parallel several_buckets_and_buffers buffers_are_not_broadcast tensors_are_exchanged
+    gradients_are_accumulated gradients_are_added_up gradients_are_added_up_meanwhile
+    hook_on_the_gradients_of_parameters parameters_are_sent_around collectives_of_all_kinds shares_are_added_up
+    numbers_are_sent store_of_both metrics_are_averaged_behind_the_training who_there_is_is_asked""".split()
 )
 
 

@@ -50,6 +50,58 @@ def data_parallel() -> Made:
     return _training(DistributedDataParallel(_net()))
 
 
+def _deep(unused: bool = False, **options: Any) -> Any:
+    """A model of several buckets, with buffers, and with a parameter that it does not use."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(3, 6), torch.nn.BatchNorm1d(6), torch.nn.Tanh(), torch.nn.Linear(6, 6)]
+    net = torch.nn.Sequential(*layers, torch.nn.Tanh(), torch.nn.Linear(6, 2))
+    net.register_parameter("unused", torch.nn.Parameter(torch.ones(3)) if unused else None)
+    return DistributedDataParallel(net, bucket_cap_mb=0.00005, **options)
+
+
+@step_of_two
+def several_buckets_and_buffers() -> Made:
+    model = _deep()
+    step, parameters = _training(model)
+    return step, lambda: (parameters(), [buffer.clone() for buffer in model.buffers()])
+
+
+@step_of_two
+def unused_parameters_are_found() -> Made:
+    return _training(_deep(unused=True, find_unused_parameters=True))
+
+
+@step_of_two
+def unused_parameters_are_not_found() -> Made:
+    """Eager raises in the second call: the first one has not reduced all gradients."""
+    return _training(_deep(unused=True))
+
+
+@step_of_two
+def static_graph() -> Made:
+    return _training(_deep(static_graph=True))
+
+
+@step_of_two
+def gradients_are_views_of_buckets() -> Made:
+    return _training(_deep(gradient_as_bucket_view=True))
+
+
+@step_of_two
+def buffers_are_not_broadcast() -> Made:
+    return _training(_deep(broadcast_buffers=False))
+
+
+@step_of_two
+def buckets_are_compressed() -> Made:
+    """To float16: DistributedDataParallel allows bfloat16 with NCCL only."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+    model = _deep()
+    model.register_comm_hook(None, fp16_compress_hook)
+    return _training(model)
+
+
 @step_of_two
 def gradients_are_added_up() -> Made:
     net = _net()
@@ -174,6 +226,54 @@ def shares_are_added_up() -> Made:
         share = torch.empty(6)
         dist.reduce_scatter_tensor(share, y)
         return share * 2
+
+    return step, lambda: None
+
+
+@step_of_two
+def tensors_are_exchanged() -> Made:
+    """Of a collective that gloo does not have, the error of eager."""
+    rank = dist.get_rank()
+
+    def step(x: torch.Tensor) -> list[torch.Tensor]:
+        y = x * 2
+        gathered = [torch.empty_like(y) for _ in range(2)] if rank == 0 else None
+        dist.gather(y, gathered, dst=0)
+        given = torch.empty(3)
+        dist.scatter(given, [y[0], y[1]] if rank else None, src=1)
+        swapped = torch.empty_like(y)
+        dist.all_to_all_single(swapped, y)
+        handle = dist.all_to_all_single(torch.empty_like(y), swapped + 1, async_op=True)
+        handle.wait()
+        return [given, swapped, *(gathered or [])]
+
+    return step, lambda: None
+
+
+@step_of_two
+def lists_of_tensors_are_exchanged() -> Made:
+    def step(x: torch.Tensor) -> list[torch.Tensor]:
+        y = x * 2
+        got = [torch.empty_like(y[:2]) for _ in range(2)]
+        dist.all_to_all(got, [y[:2], y[2:]])
+        share = torch.empty(2, 3)
+        dist.reduce_scatter(share, [got[0] + 1, got[1]])
+        return [*got, share]
+
+    return step, lambda: None
+
+
+@step_of_two
+def objects_are_sent() -> Made:
+    rank = dist.get_rank()
+
+    def step(x: torch.Tensor) -> Any:
+        y = x * 2
+        objects = [{"rank": rank}, rank]
+        dist.broadcast_object_list(objects, src=1)
+        every: Any = [None, None] if rank == 0 else None
+        dist.gather_object({"from": rank}, every)
+        return y * objects[1], str(objects), str(every)
 
     return step, lambda: None
 

@@ -19,8 +19,8 @@ from torchjanus.execute.running.base import Numbers, Violated
 from torchjanus.execute.running.gate import Ambience, Generators, State, below_autograd
 from torchjanus.execute.running.printing import ReplaySource, last_uses
 from torchjanus.graph.aten.buffer_reuse import Overwriting, of_intermediates
-from torchjanus.graph.aten.segments import Tail, known_from, stages_of
-from torchjanus.graph.ir.lowered import Fresh, Lowered
+from torchjanus.graph.aten.segments import Tail, flags_at, given_at, known_from, stages_of
+from torchjanus.graph.ir.lowered import Lowered
 
 __all__ = ["Staged", "StagedRun"]
 
@@ -169,7 +169,7 @@ class _StagedSource(ReplaySource):
         # stable, so in the order of execution
         order = sorted(nodes, key=lambda node: (node.op == "output", stages.get(node, 0)))
         self._overwriting = of_intermediates(order)
-        shown = {node.name for node in self._flags(values)}  # at every cut that comes after them
+        shown = {node.name for node in flags_at(lowered)}  # at every cut that comes after them
         shown |= {node.name for node in (() if self.tail is None else self.tail.wanted)}
         dying = last_uses(order)
         known = known_from(lowered)
@@ -189,27 +189,13 @@ class _StagedSource(ReplaySource):
                 continue
             cut = program.cuts[stage]
             flags: list[Any] = []
-            for flag, assertion in zip(self._flags(values), lowered.assertions, strict=True):
+            for flag, assertion in zip(flags_at(lowered), lowered.assertions, strict=True):
                 # assertions on the result of this cut's call are checked at the next cut
                 if assertion.after <= cut.after:
                     flags.append(flag if stages[flag] <= stage else True)
-            wanted = [self._value(values, lowered.outputs[number].source) for number in cut.outputs]
+            wanted = given_at(lowered, cut)
             for node in wanted:
                 if stages[node] > stage:
                     raise InternalFault(f"{node} is needed at a cut before it can be computed")
             lines.append(f"    inputs, slots = yield {self.text(flags)}, {self.text(wanted)}")
         return "\n".join(lines) + "\n"
-
-    def _flags(self, values: Any) -> list[Any]:
-        if self.lowered.flags is None:
-            return []
-        stacked = values[self.lowered.flags]
-        if stacked.target is not torch.ops.aten.stack.default:
-            raise InternalFault(f"the flags are not stacked but made by {stacked.target}")
-        return list(stacked.args[0])
-
-    @staticmethod
-    def _value(values: Any, source: Any) -> Any:
-        if not isinstance(source, Fresh):
-            raise InternalFault(f"{source} is needed at a cut, and is no value of the graph's own")
-        return values[source.index]

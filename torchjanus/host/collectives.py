@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from torchjanus.core.caches import Interned
 from torchjanus.trace.effects import Effects
 
 __all__ = [
+    "BEGINNING",
+    "BEGINNING_EARLY",
     "COMMUNICATING",
     "Collective",
     "Started",
@@ -29,6 +31,8 @@ __all__ = [
 
 # All collectives of a process keep their order, of whichever group they are.
 COMMUNICATING = Effects(reads=frozenset({"processes"}), writes=frozenset({"processes"}))
+BEGINNING = replace(COMMUNICATING, begins="here")  # its end is waited for by ``completed``
+BEGINNING_EARLY = replace(COMMUNICATING, begins="early")
 Layout = tuple[tuple[str, int, bool], ...]  # parameters with tensors: name, how many (-1: one, no list), written
 
 
@@ -112,9 +116,9 @@ def collective(fn: Callable[..., Any], layout: Layout, starts: bool, objects: tu
     return _COLLECTIVES.get((fn, layout, starts), lambda: Collective(fn, layout, starts, objects))
 
 
-def bucket_reduced(tensor: torch.Tensor, group: Any) -> None:
-    """Add up a bucket of gradients over all processes, as ``DistributedDataParallel`` does."""
-    torch.distributed.all_reduce(tensor, group=group)
+def bucket_reduced(tensor: torch.Tensor, group: Any) -> Any:
+    """Begin to add up a bucket of gradients over all processes, as ``DistributedDataParallel`` does."""
+    return torch.distributed.all_reduce(tensor, group=group, async_op=True)
 
 
 def buffers_broadcast(tensors: list[torch.Tensor], group: Any, size: int) -> None:
@@ -123,5 +127,5 @@ def buffers_broadcast(tensors: list[torch.Tensor], group: Any, size: int) -> Non
 
 
 def of_buckets() -> Collective:
-    """Return the extern call that reduces one bucket."""
-    return collective(bucket_reduced, (("tensor", -1, True),), False, ())
+    """Return the extern call that begins to reduce one bucket."""
+    return collective(bucket_reduced, (("tensor", -1, True),), True, ())

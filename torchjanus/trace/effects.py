@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 __all__ = ["ATTRIBUTES", "PURE", "WORLD", "Effects", "Undo"]
 
@@ -35,7 +35,8 @@ class Effects:
     """Names of the state that a call ``reads`` and ``writes``. ``world``: it may read and write anything.
 
     ``user_code``: it may run Python code of the user's, which sees the heap. ``undo``: takes it back, for calls that
-    are made before all assertions hold.
+    are made before all assertions hold. ``begins``: it begins work that goes on beside the program, "here" or, in eager
+    as well, "early": as soon as its arguments are computed.
     """
 
     reads: frozenset[str] = frozenset()
@@ -43,6 +44,7 @@ class Effects:
     world: bool = False
     user_code: bool = False
     undo: Undo | None = None
+    begins: Literal["", "here", "early"] = ""
 
     def conflicts(self, other: Effects) -> bool:
         """Whether the order of the two calls is observable."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import zlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import torchjanus
@@ -103,3 +106,64 @@ def test_what_is_carried_is_let_go_and_holds_no_views() -> None:
     assert len(inputs) == count + len(tail.live)
     Replay(tail.lowered).compute(inputs, [0.5 if slot.type is float else 1 for slot in whole.program.slots])
     assert len(inputs) == count
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """This process is the only one of its group."""
+    if not dist.is_available():
+        pytest.skip("this PyTorch has no torch.distributed")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_buckets_are_reduced_while_the_backward_pass_goes_on() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    model = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.0001)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def train(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    step: Any = torchjanus.speculate(train, executor="replay")
+    for _ in range(5):
+        step(torch.ones(4, 8))
+    (whole,) = {id(e.lowered): e.lowered for e in step.entries}.values()
+    cuts, stages = whole.program.cuts, stages_of(whole)
+    assert [cut.begins for cut in cuts] == ["early"] * 3 + [""] * 3
+    products = [stage for node, stage in stages.items() if node.target is torch.ops.aten.mm.default]
+    # of each layer the gradient of the weight, after that of the layer's output
+    assert products == [0, 0, 1, 1, 2]
+    # an update waits for its own bucket only
+    updates = [stage for node, stage in stages.items() if node.kwargs.get("alpha") == -0.1]
+    assert sorted(updates) == [4, 4, 5, 5, 6, 6]
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_may_raise_comes_before_what_begins_after_it() -> None:
+    def reduce(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        total = x * 2
+        picked, other = x[places], x.exp()
+        handle = dist.all_reduce(total, async_op=True)
+        assert handle is not None
+        other = other @ other
+        handle.wait()
+        return total + picked.sum() + other
+
+    step: Any = torchjanus.speculate(reduce, executor="replay")
+    for number in range(6):
+        x, places = torch.full((3, 3), 1.0 + number), torch.tensor([0, 2])
+        assert torch.equal(step(x, places), reduce(x, places))
+    (entry,) = step.entries
+    stages = stages_of(entry.lowered)
+    found = {node.target: stage for node, stage in stages.items() if node.op == "call_function"}
+    assert [cut.begins for cut in entry.lowered.program.cuts] == ["here", ""]
+    aten = torch.ops.aten
+    assert (found[aten.index.Tensor], found[aten.exp.default], found[aten.mm.default]) == (0, 1, 1)

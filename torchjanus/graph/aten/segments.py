@@ -6,6 +6,7 @@ it. Knows neither how graphs are run nor what the host does at a cut.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,14 +14,23 @@ import torch
 
 from torchjanus.core.errors import InternalFault
 from torchjanus.graph.aten.clean_up import is_random, is_view
+from torchjanus.graph.aten.flags import flags_of
+from torchjanus.graph.aten.may_fail import may_fail
 from torchjanus.graph.aten.symbolic_sizes import hint
-from torchjanus.graph.ir.lowered import Lowered
-from torchjanus.graph.ir.program import Input
+from torchjanus.graph.ir.lowered import Fresh, Lowered
+from torchjanus.graph.ir.program import Cut, Input
+from torchjanus.ops.aten import operator_of
 from torchjanus.trace.blanks import blank
 
-__all__ = ["Tail", "example_of", "known_from", "stages_of", "tail_of"]
+__all__ = ["Tail", "example_of", "flags_at", "given_at", "known_from", "stages_of", "tail_of"]
 
 Node = torch.fx.Node
+_aten = torch.ops.aten
+# Gradients of a bucket are scaled and laid side by side at the end of the backward pass: that is done before the cut.
+_PACKS = frozenset(
+    {_aten.mul.Tensor, _aten.div.Tensor, _aten.cat.default, _aten.view.default, _aten.reshape.default}
+    | {_aten.clone.default, _aten._unsafe_view.default, _aten.detach.default, _aten.alias.default}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +58,77 @@ def known_from(lowered: Lowered) -> list[int]:
 
 
 def stages_of(lowered: Lowered) -> dict[Node, int]:
-    """Return the segment of each node: the earliest possible; for random operations the one in which eager draws."""
+    """Return the segment of each node: the earliest possible; for random operations the one in which eager draws. What
+    a cut that begins work beside the graph does not need is computed after it."""
+    stages, cuts = _earliest(lowered), lowered.program.cuts
+    if not any(cut.begins for cut in cuts):
+        return stages
+    ends, packing = _ends(lowered, stages)
+    for place, node in enumerate(stages):
+        if node.op == "placeholder":
+            continue
+        stages[node] = max(stages[node], *(stages[used] for used in node.all_input_nodes), 0)
+        while stages[node] < len(cuts) and place > ends[stages[node]] and node not in packing[stages[node]]:
+            stages[node] += 1
+    return stages
+
+
+def _ends(lowered: Lowered, earliest: dict[Node, int]) -> tuple[list[int], list[set[Node]]]:
+    """Return for each segment the place in the graph of its last node (the end, if its cut does not begin work), and
+    nodes behind that which only pack what the host needs."""
+    nodes, ends, packing = list(earliest), list[int](), list[set[Node]]()
+    places = {node: place for place, node in enumerate(nodes)}
+    flags = flags_at(lowered)
+    for segment, cut in enumerate(lowered.program.cuts):
+        packing.append(set())
+        if not cut.begins:
+            ends.append(len(nodes))
+            continue
+        given, waiting = list[Node](), given_at(lowered, cut)
+        while waiting:
+            node = waiting.pop()
+            if node.target not in _PACKS:
+                given.append(node)
+            elif node not in packing[-1]:
+                packing[-1].add(node)
+                waiting += node.all_input_nodes
+        checked = zip(flags, lowered.assertions, strict=True)
+        given += [flag for flag, assertion in checked if assertion.after <= cut.after and earliest[flag] <= segment]
+        if cut.begins == "here":  # eager has computed before it what might raise
+            given += [node for node in nodes if earliest[node] <= segment and _may_raise(node)]
+        # Nodes before the last of these in the graph's order, which is eager's, are computed before the cut, too.
+        ends.append(max((places[node] for node in given), default=0))
+    return ends, packing
+
+
+def _may_raise(node: Node) -> bool:
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    return not operator_of(node.target).aten or may_fail(node)
+
+
+def given_at(lowered: Lowered, cut: Cut) -> list[Node]:
+    """Return the nodes whose values the host needs at a cut."""
+    values: Any = next(iter(reversed(lowered.graph.graph.nodes))).args[0]
+    sources = [lowered.outputs[number].source for number in cut.outputs]
+    for source in sources:
+        if not isinstance(source, Fresh):
+            raise InternalFault(f"{source} is needed at a cut, and is no value of the graph's own")
+    return [values[source.index] for source in sources]  # type: ignore[union-attr]
+
+
+def flags_at(lowered: Lowered) -> list[Node]:
+    """Return the flags of the assertions."""
+    if lowered.flags is None:
+        return []
+    stacked: Any = next(iter(reversed(lowered.graph.graph.nodes))).args[0][lowered.flags]
+    flags = flags_of(stacked)
+    if flags is None:
+        raise InternalFault(f"the flags are not stacked but made by {stacked.target}")
+    return flags
+
+
+def _earliest(lowered: Lowered) -> dict[Node, int]:
     entries = known_from(lowered)
     stages: dict[Node, int] = {}
     position = draws = 0

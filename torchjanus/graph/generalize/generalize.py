@@ -280,7 +280,7 @@ def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
     cuts = []
     for after, events in zip(plan.cuts, plan.stages[1:], strict=True):
         outputs = {position for event in events for position in builder.outputs_of(event)}
-        cuts.append(Cut(builder.position(after), tuple(sorted(outputs))))
+        cuts.append(Cut(builder.position(after), tuple(sorted(outputs)), events[0].effects.begins))
     return replace(program, inputs=inputs, slots=slots, cuts=tuple(cuts))
 
 

@@ -84,7 +84,8 @@ def schedule(trace: Trace, wanted: Iterable[int]) -> Schedule:
         if not after_cut and _is_certain(trace, ops, event):
             stage = 0
         else:
-            if not cuts or cuts[-1] != event.after:
+            last = stages[-1][-1:]
+            if not cuts or cuts[-1] != event.after or (last and last[0].effects.begins != event.effects.begins):
                 cuts.append(event.after)
                 stages.append([])
             stage = len(cuts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -167,10 +167,12 @@ class Assertion:
 @dataclass(frozen=True, slots=True)
 class Cut:
     """A point at which the host has to make an extern call, in program order, before the graph can go on. It comes
-    before node number ``after``. ``outputs``: positions in the program's outputs that the host needs for it."""
+    before node number ``after``. ``outputs``: positions in the program's outputs that the host needs for it.
+    ``begins``: as in ``Effects``; what can wait is computed after such a cut."""
 
     after: int
     outputs: tuple[int, ...]
+    begins: Literal["", "here", "early"] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def _of_program(program: Program) -> Iterator[str]:
     yield from (f"{one.expr} {one.hint} {one.slot} {one.few} {one.made}" for one in program.dimensions)
     yield from map(_of_node, program.nodes)
     yield from (_text((one.ref, one.expected, one.after)) for one in program.assertions)
-    yield from (_text((one.after, one.outputs)) for one in program.cuts)
+    yield from (_text((one.after, one.outputs, one.begins)) for one in program.cuts)
     yield from (_text((one.ref, one.dim, one.after)) for one in program.measures)
     yield _text((program.outputs, program.output_after, program.leaves, program.escaping))
 

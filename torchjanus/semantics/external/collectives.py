@@ -16,7 +16,7 @@ from torch.autograd.graph import increment_version
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.host.collectives import COMMUNICATING, Started, collective, completed
+from torchjanus.host.collectives import BEGINNING, COMMUNICATING, Started, collective, completed
 from torchjanus.host.journal import method
 from torchjanus.ops.collectives import Facts
 from torchjanus.semantics.external.extern_calls import ExternCalls
@@ -99,7 +99,8 @@ class Collectives:
         # Nothing is read of the result then, so the call may be made when the graph has run.
         self.externs.dropped = not (written or starts or facts.objects or facts.returns)
         lists = {name: [*self.watch.iterate(None, given[name])] for name in facts.objects}
-        result = self.externs.make(func, tuple(values), {**given, **lists}, COMMUNICATING, really=really)
+        effects = BEGINNING if starts else COMMUNICATING
+        result = self.externs.make(func, tuple(values), {**given, **lists}, effects, really=really)
         if starts:
             work = result.work
             if work is not None:

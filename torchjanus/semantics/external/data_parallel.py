@@ -15,7 +15,15 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import isinstance
-from torchjanus.host.collectives import COMMUNICATING, buffers_broadcast, collective, of_buckets
+from torchjanus.host.collectives import (
+    BEGINNING_EARLY,
+    COMMUNICATING,
+    Started,
+    buffers_broadcast,
+    collective,
+    completed,
+    of_buckets,
+)
 from torchjanus.host.journal import Journal
 from torchjanus.semantics.external.collectives import Collectives
 from torchjanus.trace.actions import Extern
@@ -163,7 +171,7 @@ class DataParallel:
             if record is not None:
                 if record.error is not None:
                     raise record.error
-                tensor.copy_(record.result)
+                tensor.copy_(completed(record.result)[0])
             else:
                 model.ddp.process_group.allreduce([tensor]).wait()
             self._reduced.append((model, tensor.clone()))
@@ -173,13 +181,16 @@ class DataParallel:
         if not self._reduced:
             return
         events = self.recording.trace.events[self._events :]
-        if any(isinstance(event, Extern) and event.effects is COMMUNICATING for event in events):
+        if any(isinstance(event, Extern) and event.effects.writes & COMMUNICATING.writes for event in events):
             self._refuse("hooks communicate while its gradients are reduced")
         counts: dict[int, int] = {}
+        begun: list[tuple[list[torch.Tensor], Any]] = []
         for model, result in self._reduced:
             index = counts[id(model)] = counts.get(id(model), -1) + 1
             if index < len(model.buckets):
-                self._record(model, model.buckets[index], result)
+                begun += self._begin(model, model.buckets[index], result)
+        for grads, started in begun:
+            self._complete(grads, started)
         for model in self._models.values():
             met = counts.get(id(model), -1) + 1
             if met and (met != len(model.buckets) or not model.armed):
@@ -187,21 +198,32 @@ class DataParallel:
             model.armed = model.armed and not met
         self._reduced.clear()
 
-    def _record(self, model: _Model, parameters: list[torch.Tensor], result: torch.Tensor) -> None:
+    def _begin(
+        self, model: _Model, parameters: list[torch.Tensor], result: torch.Tensor
+    ) -> list[tuple[list[torch.Tensor], Any]]:
+        """Record that the reduction of a bucket begins. Return its gradients and the handle; nothing if it refuses."""
         call = self.framework.call
         share = 1.0 / model.ddp.process_group.size()
         with torch.no_grad(), torch._C.DisableTorchFunction():
             grads = [call(_GRADIENT, (parameter,), {}) for parameter in parameters]
             if any(type(grad) is not torch.Tensor or not grad.is_contiguous() for grad in grads):
                 self._refuse("it has gradients that are not contiguous tensors")
-                return
+                return []
             parts = [call(torch.Tensor.reshape, (call(torch.mul, (grad, share), {}), (-1,)), {}) for grad in grads]
             flat = call(torch.cat, (parts,), {})
         group = self.watch.load_attr(None, model.ddp, "process_group")
         func = of_buckets()
-        total = self.collectives.externs.make(
-            func, (flat,), {"group": group}, COMMUNICATING, really=lambda *_, **__: result
+        begun = Started(None, [result])
+        started = self.collectives.externs.make(
+            func, (flat,), {"group": group}, BEGINNING_EARLY, really=lambda *_, **__: begun
         )
+        return [(grads, started)]
+
+    def _complete(self, grads: list[torch.Tensor], started: Any) -> None:
+        """Record that the program waits for the reduction, and what it gives."""
+        call = self.framework.call
+        result = self.collectives.externs.make(completed, (started,), {}, COMMUNICATING)
+        total = self.watch.load_item(None, result, 0)
         with torch.no_grad(), torch._C.DisableTorchFunction():
             parts = call(torch.split, (total, [grad.numel() for grad in grads]), {})
             for grad, part in zip(grads, parts, strict=True):
