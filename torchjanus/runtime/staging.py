@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from torchjanus.core.errors import NotStaged, Refused, Unsupported
 from torchjanus.core.kinds import isinstance
+from torchjanus.execute.backends.exported import exported, onnx_model, run_exported, run_onnx
 from torchjanus.execute.backends.expressions.cpp import compiled
 from torchjanus.execute.backends.expressions.interpreter import interpret
 from torchjanus.execute.backends.expressions.printing import expressions, held_tensors
@@ -29,7 +30,8 @@ def staged(fn: Callable[..., Any], *, backend: str = "replay") -> Callable[..., 
     An argument that is a tensor stands for any tensor of its dtype and sizes; ``Rep`` says more of what is not known.
     Other arguments are what they are: the graph is made for them. Raises NotStaged where ``fn`` cannot be staged.
     ``backend``: what runs the graph. "replay" calls torch; "expressions" interprets the graph's S-expressions; "cpp"
-    compiles these as C++. Raises Unsupported where a back end cannot run the graph.
+    compiles these as C++; "export" and "onnx" run what ``exported()`` and ``onnx()`` give, without gradients. Raises
+    Unsupported where a back end cannot run the graph.
 
         >>> def power(x, n):
         ...     return x if n == 1 else x * power(x, n - 1)
@@ -67,6 +69,8 @@ BACKENDS: dict[str, Callable[[Graph], Run]] = {
     "replay": interpreted,
     "expressions": _of_expressions(interpret),
     "cpp": _of_expressions(compiled),
+    "export": run_exported,
+    "onnx": run_onnx,
 }
 
 
@@ -89,6 +93,14 @@ class StagedGraph:
     def expressions(self) -> str:
         """The graph as S-expressions (see docs/staging.md). Raises Unsupported for what they have no words for."""
         return expressions(self.graph)
+
+    def exported(self) -> torch.export.ExportedProgram:
+        """The graph as a program of ``torch.export``, for inference (see docs/staging.md). Raises Unsupported."""
+        return exported(self.graph)  # type: ignore[no-any-return]
+
+    def onnx(self) -> Any:
+        """The graph as an ``onnx.ModelProto``, for inference (see docs/staging.md). Raises Unsupported."""
+        return onnx_model(self.graph)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the graph. Raises Unsupported for arguments for which it was not made."""

@@ -61,6 +61,8 @@ class Builder:
         self.writes: Counter[int] = Counter()
         self.tensors: dict[int, tuple[torch.Tensor, Value]] = {}  # by id of a fake
         self.storages: dict[int, tuple[Any, int]] = {}  # alias classes
+        self.sizes: dict[int, tuple[Any, ...]] = {}  # what ``.shape`` has given where sizes are not known, by id
+        self.returns = False  # whether it is the result that is made an operand
         self.unsure: dict[int, tuple[Any, str]] = {}  # values of variables that may not be set, by id
 
     # ---- values ----
@@ -138,9 +140,10 @@ class Builder:
             value._raise()
         cls = type(value)
         if cls in (tuple, list, torch.Size):
-            return Items(
-                tuple if cls is torch.Size else cls, tuple(self.operand(one, checked=checked) for one in value)
-            )
+            items = tuple(self.operand(one, checked=checked) for one in value)
+            if cls is torch.Size or id(value) in self.sizes:
+                cls = torch.Size if self.returns else tuple
+            return Items(cls, items)
         if issubclass(cls, tuple) and hasattr(cls, "_fields"):
             return Items(cls, tuple(self.operand(one, checked=checked) for one in value))
         if cls is dict:

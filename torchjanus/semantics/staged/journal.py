@@ -6,10 +6,12 @@ those of the other arm. Knows nothing of graphs.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -63,7 +65,8 @@ def restore(obj: Any, contents: Any) -> None:
         obj.__dict__.update(contents)
 
 
-_LEAVES = (int, float, str, bytes, complex, type(None), type, ModuleType, BuiltinFunctionType)
+# Of these classes and no other: an object of a subclass has attributes.
+_LEAVES = frozenset(map(id, (int, float, bool, str, bytes, complex, type(None))))
 _LIBRARIES = frozenset(
     """builtins types collections functools torch abc enum typing torchjanus numpy dataclasses weakref inspect
     contextlib""".split()
@@ -78,22 +81,39 @@ def reachable(roots: Iterable[Any]) -> set[int]:
     waiting = list(roots)
     while waiting and len(found) < MOST:
         one = waiting.pop()
-        if id(one) in found or isinstance(one, _LEAVES):
+        if id(one) in found or id(type(one)) in _LEAVES or isinstance(one, ModuleType):
             continue
         found.add(id(one))
+        if isinstance(one, type):
+            waiting += (type(one), *vars(one).values(), *one.__mro__) if _is_of_program(one) else ()
+            continue
+        waiting.append(type(one))
         if isinstance(one, CellType):
             waiting += contents_of(one)
         elif isinstance(one, list | tuple | set | frozenset):
             waiting += one
         elif isinstance(one, dict):
             waiting += one.values()
-        elif isinstance(one, MethodType):
-            waiting += (one.__self__, one.__func__)
-        elif isinstance(one, FunctionType):
-            waiting += (*(one.__closure__ or ()), *(one.__defaults__ or ()))
+        else:
+            waiting += _behind(one)
         if type(getattr(one, "__dict__", None)) is dict:
             waiting.append(one.__dict__)
     return found
+
+
+def _is_of_program(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] not in _LIBRARIES
+
+
+def _behind(one: Any) -> Iterable[Any]:
+    """What a function, a method or an object of native code refers to."""
+    if isinstance(one, MethodType):
+        return one.__self__, one.__func__
+    if isinstance(one, FunctionType):
+        return *(one.__closure__ or ()), *(one.__defaults__ or ()), one.__kwdefaults__
+    if isinstance(one, classmethod | staticmethod):
+        return (one.__func__,)
+    return gc.get_referents(one)
 
 
 def snapshot(roots: Iterable[Any]) -> dict[int, tuple[Any, ...]]:
@@ -102,12 +122,12 @@ def snapshot(roots: Iterable[Any]) -> dict[int, tuple[Any, ...]]:
     waiting = list(roots)
     while waiting and len(found) < MOST:
         one = waiting.pop()
-        if id(one) in found or isinstance(one, _LEAVES[:-3]) or isinstance(one, _NATIVE):
+        if id(one) in found or id(type(one)) in _LEAVES or isinstance(one, _NATIVE):
             continue
         cls = one if isinstance(one, type) else type(one)
         if cls.__module__.startswith(("torchjanus.", "torch.fx.", "torch._", "sympy.")):
             continue
-        if cls.__module__.partition(".")[0] not in _LIBRARIES and id(cls) not in found:
+        if _is_of_program(cls) and id(cls) not in found:
             found[id(cls)] = cls, dict(vars(cls)), type(cls)
             waiting += (*vars(cls).values(), *cls.__mro__)
         if isinstance(one, type):
@@ -118,10 +138,7 @@ def snapshot(roots: Iterable[Any]) -> dict[int, tuple[Any, ...]]:
             waiting += contents.values()
         elif contents is not None and not isinstance(contents, str):
             waiting += contents
-        if isinstance(one, MethodType):
-            waiting += (one.__self__, one.__func__)
-        elif isinstance(one, FunctionType):
-            waiting += (*(one.__closure__ or ()), *(one.__defaults__ or ()))
+        waiting += _behind(one)
     return found
 
 
@@ -139,9 +156,21 @@ def changed(before: dict[int, tuple[Any, ...]]) -> Any:
 def _held(obj: Any) -> Any:
     """What an object holds, also one that ``restore`` could not put back; of an iterator its position, as text."""
     contents = contents_of(obj)
-    if contents is None and isinstance(obj, tuple | frozenset | deque):
+    if isinstance(obj, deque):
+        return (*obj, *(contents or {}).values())
+    if contents is None and isinstance(obj, tuple | frozenset):
         return tuple(obj)
+    if contents is None and _is_of_program(type(obj)):
+        return tuple(_in_slots(obj))
     return _position(obj) if contents is None and hasattr(type(obj), "__next__") else contents
+
+
+def _in_slots(obj: Any) -> Iterator[Any]:
+    for cls in type(obj).__mro__:
+        for member in vars(cls).values():
+            if type(member) is MemberDescriptorType:
+                with contextlib.suppress(AttributeError):  # not set
+                    yield member.__get__(obj)
 
 
 def _position(iterator: Iterator[Any]) -> str:

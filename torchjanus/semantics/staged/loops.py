@@ -182,6 +182,7 @@ class Loops(Regions):
             end = value if dead else self._end(tried, variables[name], value)
             made = self._param(value)
             later[name] = made
+            self.either |= {id(one): one for held in (made, initial[name], end) for one in _lists(held)}
             for out, first, last in zip(_flat(made), _flat(initial[name]), _flat(end), strict=True):
                 slots.append((out, self.side(first), within(last)))
         extra: list[Ref] = []
@@ -235,6 +236,8 @@ class Loops(Regions):
             else:
                 variables[name].cell_contents = value
         for value, name in unsure:
+            if self.trying:
+                raise self.unsure_in_try(name)
             self.builder.unsure[id(value)] = value, name
         return None if flags is None else flags[0]
 
@@ -347,6 +350,8 @@ class Loops(Regions):
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """A ``try`` block of the program."""
+        for _, name in self.builder.unsure.values():
+            raise self.unsure_in_try(name)
         self.trying += 1
         try:
             yield
@@ -362,6 +367,13 @@ class _Tried:
     index: Any
     test: Arm
     body: Arm
+
+
+def _lists(value: Any) -> list[Any]:
+    """The lists within a loop-carried value."""
+    if not isinstance(value, tuple | list):
+        return []
+    return [*([value] if isinstance(value, list) else ()), *(one for part in value for one in _lists(part))]
 
 
 def _flat(value: Any) -> list[Any]:

@@ -32,6 +32,16 @@ _NUMBERS = (int, float, StagedNumber)
 class Merging(Staging):
     """What two values of one variable become."""
 
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.copies: list[tuple[Any, ...]] = []  # objects that merging has made, each with those in whose place it is
+
+    def copied(self, made: Any, *of: Any) -> Any:
+        """An object that is in the place of others from now on."""
+        if not isinstance(made, tuple):
+            self.copies.append((made, *of))
+        return made
+
     def join(self, one: Any, other: Any, name: str) -> Any:
         """A new value for what is either of two, not yet a value of the graph; the value itself if both are the same;
         a Poison if there is none."""
@@ -79,14 +89,18 @@ class Merging(Staging):
                 bad = next((part for part in parts if isinstance(part, Poison)), None)
                 if bad is not None:
                     return bad
-                return cls(*parts) if hasattr(cls, "_fields") else cls(parts)
+                if cls is torch.Size:
+                    sizes = tuple(parts)
+                    self.builder.sizes[id(sizes)] = sizes
+                    return sizes
+                return self.copied(cls(*parts) if hasattr(cls, "_fields") else cls(parts), one, other)
             if cls is dict and one.keys() == other.keys():
-                return {key: self.join(one[key], other[key], name) for key in one}
+                return self.copied({key: self.join(one[key], other[key], name) for key in one}, one, other)
             held, also = getattr(one, "__dict__", None), getattr(other, "__dict__", None)
             if held is not None and also is not None and held.keys() == also.keys() and is_plain(cls):
                 made: Any = object.__new__(cls)
                 made.__dict__.update({key: self.join(held[key], also[key], name) for key in held})
-                return made
+                return self.copied(made, one, other)
         return self.different(name, _kind(one), _kind(other))
 
     def different(self, name: str, one: str, other: str) -> Poison:
@@ -126,8 +140,17 @@ class Merging(Staging):
         if Unbound in [side for side in sides if isinstance(side, type)] or any(
             id(side) in self.builder.unsure for side in sides
         ):
+            if self.trying:
+                raise self.unsure_in_try(name)
             self.builder.unsure[id(made)] = made, name
         return ref
+
+    def unsure_in_try(self, name: str) -> Refused:
+        return refused(
+            "staged-try", f"{name}, which may not be set, within try",
+            "Whether it is set is known only when the graph runs: handlers run when the function is staged.",
+            "Set it before.", self.place,
+        )  # fmt: skip
 
     def side(self, value: Any) -> Operand:
         """One side of a merged value, as an operand of the block that makes it."""

@@ -3,6 +3,7 @@ NotImplemented where Python's own function is called."""
 
 from __future__ import annotations
 
+import abc
 import builtins
 import functools
 import math
@@ -18,6 +19,7 @@ import torch
 from torchjanus.core.errors import refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
+from torchjanus.semantics.staged.tensors import is_fake
 from torchjanus.semantics.staged.values import (
     StagedList,
     StagedNumber,
@@ -28,7 +30,9 @@ from torchjanus.semantics.staged.values import (
 
 __all__ = ["NATIVES", "Zipped", "is_impure"]
 
-_IMPURE = frozenset({print, input, open, builtins.id, builtins.hash, time.time, time.perf_counter, time.sleep})
+_IMPURE = frozenset(
+    {print, input, open, builtins.id, builtins.hash, abc.ABCMeta.register, time.time, time.perf_counter, time.sleep}
+)
 _IMPURE_MODULES = frozenset({"random", "numpy.random", "time", "logging", "socket", "subprocess"})
 
 
@@ -40,7 +44,7 @@ def is_impure(fn: Any) -> bool:
     except TypeError:
         return False
     owner = getattr(fn, "__self__", None)
-    if isinstance(owner, random.Random):
+    if isinstance(owner, random.Random) or type(owner).__module__.startswith("numpy.random"):
         return True
     return getattr(fn, "__module__", None) in _IMPURE_MODULES
 
@@ -238,6 +242,15 @@ def _rounded(semantics: Any, at: Site, *args: Any) -> Any:
     return NotImplemented
 
 
+def _overridden(semantics: Any, at: Site, *args: Any) -> Any:
+    """Whether a class of the program's own takes a call of torch: a tensor that is not known is an ordinary one."""
+    given = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
+    return any(
+        hasattr(type(one), "__torch_function__") and type(one) not in (torch.Tensor, torch.nn.Parameter)
+        for one in given if not is_fake(one) and not isinstance(one, StagedValue)
+    )  # fmt: skip
+
+
 def _refused(what: str) -> Callable[..., Any]:
     def refuse(semantics: Any, at: Site, /, *args: Any, **kwargs: Any) -> Any:
         given = [one for arg in args for one in (arg if isinstance(arg, list | tuple) else (arg,))]
@@ -269,6 +282,9 @@ NATIVES: dict[Any, Callable[..., Any]] = {
     tuple: _collected(tuple),
     map: _map,
     round: _rounded,
+    torch.overrides.has_torch_function: _overridden,
+    torch.overrides.has_torch_function_unary: _overridden,
+    torch.overrides.has_torch_function_variadic: _overridden,
     sorted: _refused("sorted()"),
     str: _refused("the text"),
     repr: _refused("the text"),

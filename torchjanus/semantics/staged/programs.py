@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -16,9 +17,9 @@ from torchjanus.rewrite.hooks.lifted import lifted_form
 from torchjanus.rewrite.syntax.sites import Site
 from torchjanus.semantics.protocols.virtualize import underlying
 from torchjanus.semantics.staged.builder import Builder
-from torchjanus.semantics.staged.journal import changed, snapshot
+from torchjanus.semantics.staged.journal import changed, contents_of, snapshot
 from torchjanus.semantics.staged.loops import Loops
-from torchjanus.semantics.staged.merging import is_plain, same_type
+from torchjanus.semantics.staged.merging import same_type
 from torchjanus.semantics.staged.semantics import Staged
 from torchjanus.semantics.staged.staging import Recording, is_staged
 from torchjanus.semantics.staged.tidying import tidy
@@ -84,7 +85,7 @@ class _Making:
 
     def whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
         staging = self.staging
-        given = Given(tuple(map(_type, args)), {name: _type(one) for name, one in kwargs.items()})
+        given = self._given(args, kwargs)
         values = [self._input(type_, Path("arg", None, Const(n))) for n, type_ in enumerate(given.args)]
         named = {name: self._input(type_, Path("kwarg", None, Const(name))) for name, type_ in given.kwargs.items()}
         cells = tuple(self.target.__closure__ or ())
@@ -100,6 +101,8 @@ class _Making:
             other = changed(before)
             if other is None:
                 other = changed(semantics.met)
+            if semantics.refused is not None:
+                raise semantics.refused
             if other is not None or torch.get_default_dtype() is not dtype:
                 raise refused(
                     "staged-mutation", f"a {type(other).__name__} from before the call is changed while it is staged",
@@ -108,8 +111,30 @@ class _Making:
                 )  # fmt: skip
         except Refused as error:
             raise error.at(Place(code.co_filename, code.co_firstlineno, 0, code.co_qualname)) from error
+        except Exception as error:
+            raise self._raised(error) from error
         graph.functions = [one.made for one in self.definitions.values() if one.made is not None]
         return Program(self._checked(graph), given, staging.grad, staging.asked_grad)
+
+    def _raised(self, error: Exception) -> Refused:
+        """Why a function is not staged of which the run has raised an error that no staged value decides on."""
+        if isinstance(error, RecursionError):
+            return refused(
+                "staged-recursion", "a function that calls itself without end, or too deeply", "Each call is staged.",
+                "Mark it with torchjanus.stage.", self.staging.place,
+            )  # fmt: skip
+        return refused(
+            "staged-raises", f"{type(error).__name__}: {str(error)[:200]}",
+            "The program raises it for any of these arguments, or code that is not staged does because a value is not "
+            "known to it.", "Call the function as it is, or do that part outside of it.", self.staging.place,
+        )  # fmt: skip
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given:
+        code = self.target.__code__
+        try:
+            return Given(tuple(map(_type, args)), {name: _type(one) for name, one in kwargs.items()})
+        except Refused as error:
+            raise error.at(Place(code.co_filename, code.co_firstlineno, 0, code.co_qualname)) from error
 
     def _run(self, semantics: Staged, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with using(semantics), Recording(self.staging):
@@ -142,12 +167,33 @@ class _Making:
     def _result(self, result: Any) -> Any:
         if isinstance(result, Poison):
             result._raise()
-        held = getattr(result, "__dict__", None)
-        if not is_staged(result) and type(held) is dict and is_plain(type(result)):
-            if any(is_staged(one) for one in held.values()):
-                raise refused("staged-result", f"a {type(result).__name__} of staged values is returned", "",
+        self._check_result(result)
+        builder = self.staging.builder
+        builder.returns = True
+        try:
+            return builder.operand(result)
+        finally:
+            builder.returns = False
+
+    def _check_result(self, result: Any) -> None:
+        """Refuse what each call would have to make anew, other than tuples, lists and dictionaries."""
+        if is_staged(result):
+            return
+        if type(result) in (tuple, list) or (isinstance(result, tuple) and hasattr(result, "_fields")):
+            for one in result:
+                self._check_result(one)
+        elif type(result) is dict:
+            for one in result.values():
+                self._check_result(one)
+        elif not isinstance(result, torch.nn.Module | type) and not self.staging.was_there(result):
+            held = [contents for _, contents, _ in snapshot([result]).values() if contents is not None]
+            parts = [
+                one for contents in held for one in (contents.values() if isinstance(contents, dict) else contents)
+            ]
+            is_made = contents_of(result) is not None and not isinstance(result, FunctionType)
+            if is_made or any(is_staged(one) for one in parts if not isinstance(one, torch.nn.Parameter)):
+                raise refused("staged-result", f"a {type(result).__name__} is returned that the function makes", "",
                               "Return a tuple or a dictionary.")  # fmt: skip
-        return self.staging.operand(result)
 
     # ---- graph functions (the paper's _def_staged and _call_staged) ----
 
@@ -340,9 +386,14 @@ def _type(value: Any) -> Any:
     if isinstance(value, Rep):
         return value
     if isinstance(value, torch.Tensor):
+        if value.is_conj() or value.is_neg():
+            raise refused("staged-value", "a conjugated or negated view as an argument", "", "Call resolve_conj().")
         return Rep(value)
     if type(value) in (tuple, list):
         return type(value)(map(_type, value))
     if type(value) is dict:
         return {key: _type(one) for key, one in value.items()}
+    if type(value).__module__ == "numpy" and hasattr(type(value), "__setitem__"):
+        raise refused("staged-value", f"a {type(value).__name__} as an argument", "The graph would be made for what it "
+                      "holds now.", "Give a tensor (torch.from_numpy).")  # fmt: skip
     return value

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import JanusError, refused
+from torchjanus.core.errors import JanusError, Refused, refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite.hooks.lifted import RETURN, Exit, cells_of
-from torchjanus.semantics.staged.journal import Journal, contents_of, restore, unchanged
+from torchjanus.semantics.staged.journal import Journal, contents_of, reachable, restore, unchanged
 from torchjanus.semantics.staged.merging import Merging, is_plain
 from torchjanus.semantics.staged.tensors import is_fake
 from torchjanus.semantics.staged.values import (
@@ -66,14 +66,46 @@ class Regions(Merging):
         self.journals: list[Journal] = []
         self.thrown: dict[int, BaseException] = {}  # errors that statements of the program have raised, by id
         self.variables: dict[int, str] = {}  # names of variables, by id of their cells
+        self.was_there: Callable[[Any], bool] = lambda obj: False  # whether an object is from before the call
+        self.either: dict[int, Any] = {}  # objects of which a variable holds one or another, by id
 
     def changes(self, obj: Any) -> None:
         """The program is about to change an ordinary object."""
-        if self.journals and not self.journals[-1].note(obj):
+        if id(obj) in self.either:
             raise refused(
-                "staged-mutation", f"a {type(obj).__name__} that changes where a staged value decides",
-                "Whether it changes is known only when the graph runs.", "Return what changes instead.", self.place,
+                "staged-mutation", f"a {type(obj).__name__} is changed that may be one of two objects",
+                "Which of them it is is known only when the graph runs.", "Change them where it is decided.",
+                self.place,
             )  # fmt: skip
+        if self.journals and not self.journals[-1].note(obj):
+            raise self._changed_one_way(obj)
+
+    def _changed_one_way(self, obj: Any) -> Refused:
+        return refused(
+            "staged-mutation", f"a {type(obj).__name__} that changes where a staged value decides",
+            "Whether it changes is known only when the graph runs.", "Return what changes instead.", self.place,
+        )  # fmt: skip
+
+    def advances(self, iterator: Any) -> None:
+        """The program is about to take elements of an iterator of its own."""
+        held = [contents for journal in self.journals for _, contents in journal.before.values()]
+        if held and id(iterator) in reachable(held):
+            raise self._changed_one_way(iterator)
+
+    def compares_identity(self, *objects: Any) -> None:
+        """The program asks whether two objects are one."""
+        if not any(one is None for one in objects) and any(id(one) in self.either for one in objects):
+            raise refused("staged-value", "which of two objects a variable holds", "", "Compare what they hold.",
+                          self.place)  # fmt: skip
+
+    def _note_either(self, known: int, arms: list[Arm]) -> None:
+        """Of what was merged since: objects that the program can still reach by another way."""
+        before: set[int] | None = None
+        for objects in self.copies[known:]:
+            if before is None:
+                before = reachable(contents for arm in arms for _, contents in arm.before.values())
+            if any(id(one) in before or self.was_there(one) for one in objects[1:]):
+                self.either |= {id(one): one for one in objects}
 
     # ---- running parts ----
 
@@ -192,12 +224,14 @@ class Regions(Merging):
             raise Pending
         slots: list[tuple[Any, tuple[Any, ...]]] = []
         names: dict[int, str] = {}
+        known = len(self.copies)
         live = [arm for arm in arms if not arm.is_dead]
         settled = self._changed(arms, live, slots, names)
         if exits:
             left = self._exits(arms, live, slots)
         else:
             left = self._joined([arm.left for arm in live], "the value of the expression", len(arms), arms, slots)
+        self._note_either(known, arms)
         outs: list[Ref] = []
         yields: list[list[Operand]] = [[] for _ in arms]
         for made, sides in slots:
@@ -246,13 +280,13 @@ class Regions(Merging):
             return self.made(value.type)
         if isinstance(value, tuple | list):
             parts = [self._copy(part) for part in value]
-            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+            return self.copied(type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts), value)
         if type(value) is dict:
-            return {key: self._copy(part) for key, part in value.items()}
+            return self.copied({key: self._copy(part) for key, part in value.items()}, value)
         if type(getattr(value, "__dict__", None)) is dict and is_plain(type(value)):
             made: Any = object.__new__(type(value))
             made.__dict__.update({key: self._copy(part) for key, part in value.__dict__.items()})
-            return made
+            return self.copied(made, value)
         return value
 
     def _changed(

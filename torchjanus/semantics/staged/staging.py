@@ -46,7 +46,7 @@ _READING = frozenset({"dtype", "device", "layout", "requires_grad", "ndim", "is_
 EFFECTS = frozenset({
     "backward", "manual_seed", "seed", "set_rng_state", "retain_grad", "register_hook", "set_default_dtype",
     "register_post_accumulate_grad_hook", "numpy", "set_", "share_memory_", "set_default_device", "resize_",
-    "__array__", "tolist", "data_ptr", "storage", "untyped_storage",
+    "__array__", "tolist", "data_ptr", "storage", "untyped_storage", "__repr__", "__str__", "__format__",
 })  # fmt: skip
 # Operators that raise for no contents of tensors, once their kinds fit.
 _NEVER_RAISING = frozenset(
@@ -57,6 +57,27 @@ _NEVER_RAISING = frozenset(
 )
 _NAMESPACES = frozenset({"aten", "prims", "torchvision"})
 _FETCHING = frozenset({"item", "__bool__", "__int__", "__float__", "__index__", "__len__", "__contains__"})
+
+
+# What answers by how a tensor lies in memory.
+_OF_MEMORY = frozenset({"is_contiguous", "stride", "storage_offset", "is_non_overlapping_and_dense"})
+
+
+def _modes() -> tuple[Any, ...]:
+    """What operators look at besides their operands."""
+    attention = torch.backends.cuda
+    return (
+        attention.math_sdp_enabled(), attention.flash_sdp_enabled(), attention.mem_efficient_sdp_enabled(),
+        attention.cudnn_sdp_enabled(), torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(), torch.get_default_dtype(),
+    )  # fmt: skip
+
+
+def _namespace(function: Any) -> str:
+    """Whose operator it is: torch's own are of "aten"."""
+    if isinstance(function, torch._ops.OpOverloadPacket):
+        return str(function._qualified_op_name).partition("::")[0]
+    return str(getattr(function, "namespace", getattr(function, "_namespace", "aten")))
 
 
 def is_staged(value: Any) -> bool:
@@ -71,7 +92,7 @@ class Staging:
         self.fakes = Fakes()
         self.builders = [Builder(name, self.fakes, lambda: self.place)]
         self.site: Site | None = None
-        self.grad = torch.is_grad_enabled()
+        self.grad, self.modes = torch.is_grad_enabled(), _modes()
         self.asked_grad = False  # whether the program has looked at whether tensors require gradients
         self.trying = 0  # how many ``try`` blocks of the program are around what runs
 
@@ -258,7 +279,7 @@ class Staging:
                 "A graph that is staged computes; it does not change gradients, generators or attributes of tensors, "
                 "and has no memory to hand out.", "Do it outside of the staged function.", self.place,
             )  # fmt: skip
-        if getattr(function, "namespace", getattr(function, "_namespace", "aten")) not in _NAMESPACES:
+        if _namespace(function) not in _NAMESPACES:
             raise refused(
                 "staged-effect", f"{function}, an operator of the program's own", "Its type is found by running it: "
                 "its code may do more than compute.", "Call what it does, or do it outside of the staged function.",
@@ -269,6 +290,13 @@ class Staging:
             return fetched[0]
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda") or torch.is_inference_mode_enabled():
             raise refused("staged-mode", "autocast or inference mode", "Staged graphs do not record these modes.",
+                          "Call the staged function in the mode instead.", self.place)  # fmt: skip
+        if name in _OF_MEMORY:
+            raise refused("staged-value", f"{name}() of a staged tensor", "A graph takes tensors of any strides, and "
+                          "operators may choose them.", "Call contiguous(), which copies only where it has to.",
+                          self.place)  # fmt: skip
+        if _modes() != self.modes:
+            raise refused("staged-mode", "a mode of torch that is changed", "Staged graphs do not record it.",
                           "Call the staged function in the mode instead.", self.place)  # fmt: skip
         if self.trying and name not in _NEVER_RAISING:
             raise refused(
@@ -339,7 +367,9 @@ class Staging:
                 self.builder.emit("size", (("ref", self.operand(tensor)), ("dim", Const(dim))), (made.ref,), self.place)
                 size = made
             found.append(size)
-        return tuple(found)
+        sizes = tuple(found)
+        self.builder.sizes[id(sizes)] = sizes
+        return sizes
 
     def _attribute(self, function: Any, name: str, tensor: torch.Tensor) -> Any:
         if name == "shape":
@@ -347,7 +377,10 @@ class Staging:
         if name in _READING:
             if name in ("requires_grad", "is_leaf", "grad_fn"):
                 self.asked_grad = True
-            return getattr(self.symbols(tensor), name)
+            found = getattr(self.symbols(tensor), name)
+            if name == "grad_fn" and found is not None:
+                raise refused("staged-value", ".grad_fn of a staged tensor", "", "", self.place)
+            return found
         if name in ("grad", "_grad"):
             raise refused("staged-effect", ".grad", "Gradients are there when the graph has run.", "", self.place)
         if name not in ("T", "mT", "H", "mH", "data", "real", "imag"):

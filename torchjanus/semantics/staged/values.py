@@ -226,7 +226,7 @@ class StagedValue:
         raise self._refusal("the text")
 
     def __repr__(self) -> str:
-        return f"<staged %{self.ref.value.id} {self.type}>"
+        raise self._refusal("the text")
 
     def __hash__(self) -> int:
         raise self._refusal("the hash")
