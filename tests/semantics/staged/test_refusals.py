@@ -222,6 +222,7 @@ REFUSED = {
     "a cache": (lambda x: x + cached(3), "staged-effect"),
     "an array": (given(ARRAY, lambda a, x: x * float(a[0])), "staged-value"),
     "an array's truth": (given(ARRAY, lambda a, x: x if a.sum() > 0 else -x), "staged-value"),
+    "an array's text": (given(ARRAY, lambda a, x: f"{a}"), "staged-value"),
     "a function of an array": (
         given(np.frompyfunc(lambda n: ARRAY[n], 1, 1), lambda f, x: x * float(f(1))),
         "staged-value",
@@ -270,6 +271,14 @@ def test_scripted_functions_are_refused():
 def test_arrays_are_no_arguments():
     with pytest.raises(torchjanus.NotStaged, match="from_numpy"):
         torchjanus.staged(lambda x, a: x)(X, ARRAY)
+
+
+def test_containers_of_other_classes_are_themselves():
+    held = collections.deque([X, X * 2])
+    staged = torchjanus.staged(lambda xs: xs[0] + xs[1])(held)
+    torch.testing.assert_close(staged(held), X * 3)
+    with pytest.raises(torchjanus.Unsupported, match="the graph was made for"):
+        staged(collections.deque([X, X * 2, X]))
 
 
 def test_attention_of_another_kernel_is_refused():

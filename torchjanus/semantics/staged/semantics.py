@@ -138,6 +138,7 @@ class Staged(Flow):
     def format(self, at: Site, value: Any, conversion: str, spec: str) -> str:
         if is_staged(value):
             raise refused("staged-effect", "the text of a staged value", "", "", self.at(at).place)
+        self.reads_memory(at, value)
         return super().format(at, value, conversion, spec)
 
     def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
