@@ -162,12 +162,14 @@ _ONE = threading.Lock()
 
 def device_of(graph: torch.fx.Graph) -> Device | None:
     """Return the device on which a graph works, if it is one that can capture, and the only one beside the host."""
+    if not _OTHER and not torch.cuda.is_initialized():  # large graphs have thousands of nodes
+        return None
     values = (value for node in graph.nodes for value in pytree.tree_leaves(node.meta.get("val")))
     found = [value for value in values if isinstance(value, torch.Tensor)]
     if _OTHER:
         return _OTHER[-1] if any(map(_OTHER[-1].holds, found)) else None
     indices = {tensor.device.index or 0 for tensor in found if tensor.device.type == "cuda"}
-    if len(indices) != 1 or not torch.cuda.is_available() or torch.version.hip is not None:
+    if len(indices) != 1 or torch.version.hip is not None:
         return None
     (index,) = indices
     with _ONE:
