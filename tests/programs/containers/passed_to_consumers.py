@@ -1,7 +1,10 @@
-"""Containers that native functions do not go through: they return them, or pass them on, as the very objects."""
+"""Containers that native functions do not go through: they return, hold or change the very objects."""
 
+import collections
 import functools
 import itertools
+import operator
+import typing
 
 import torch
 
@@ -66,3 +69,36 @@ def initial_value():
 @program()
 def gone_through_by_name():
     return given(lambda held: list(enumerate(iterable=held, start=2)))
+
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+class Rows(typing.NamedTuple):
+    rows: list
+    count: int = 0
+
+
+@program()
+def held_by_a_named_tuple():
+    return given(lambda held: (Pair(held, 1).first is held, Pair(second=held, first=0).second is held))
+
+
+@program()
+def appended_to_in_a_named_tuple():
+    return given(lambda held: (Rows(held).rows.append(2.0), Rows(held)._replace(count=1).rows is held, len(held)))
+
+
+@program()
+def extended_by_a_function():
+    return given(lambda held: operator.iconcat(held, (2.0,)) is held)
+
+
+@program()
+def a_deque_extended_by_a_function():
+    held = collections.deque([1.0])
+
+    def step(x):
+        return x * 2, operator.iconcat(held, [2.0]) is held, len(held)
+
+    return Program(step, [(torch.randn(3),) for _ in range(CALLS)], state=held)

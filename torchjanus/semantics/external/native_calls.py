@@ -270,7 +270,9 @@ class NativeCalls(ForeignCalls):
         if isinstance(fn, type):
             # A class with a native __new__: the object is private, its arguments are passed unchanged.
             given = self.made_of(fn, args)
-            return self.out(fn, *(map(self.consumed, given) if issubclass(fn, CONTAINERS) else given), **kwargs)
+            if issubclass(fn, CONTAINERS) and not hasattr(fn, "_fields"):  # a named tuple holds its arguments
+                given = tuple(map(self.consumed, given))
+            return self.out(fn, *given, **kwargs)
         if is_one_of(fn, _DATACLASSES):
             return self.watch.enter(None, fn, args, kwargs)
         if is_one_of(fn, (setattr, delattr)) and _is_frozen(*args[:2]):

@@ -156,6 +156,11 @@ class Conversions(Attributes, Iteration):
             return self.call_native(at, fn, args, {})  # TypeError
         return self.compare(at, "in", args[1], args[0])
 
+    def call_iconcat(self, at: Site, fn: Any, args: Args) -> Any:
+        if len(args) != 2 or not isinstance(args[0], list | collections.deque):
+            return self.call_native(at, fn, args, {})  # it makes a new sequence, or raises TypeError
+        return self.inplace(at, "+", *args)
+
     def call_item_function(self, at: Site, fn: Any, args: Args) -> Any:
         match fn.__name__, args:
             case "getitem", (obj, key):
@@ -194,5 +199,6 @@ CONVERTING_ROUTES: dict[int, Callable[[Conversions, Site, Any, Args], Any]] = {
     id(operator.not_): Conversions.call_asking_truth,
     id(operator.truth): Conversions.call_asking_truth,
     id(operator.contains): Conversions.call_contains,
+    id(operator.iconcat): Conversions.call_iconcat,
     **{id(fn): Conversions.call_item_function for fn in (operator.getitem, operator.setitem, operator.delitem)},
 }
