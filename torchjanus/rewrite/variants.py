@@ -36,7 +36,6 @@ __all__ = ["RUN", "Run", "call_sites", "runs_of", "variant"]
 RUN = "\0@run"  # the text of a function that is a run of statements of another one
 _PART = "\0@part"  # placeholder of an object until the code is compiled
 _JUMPS = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Delete)
-_COMPOUND = (ast.For, ast.While, ast.If, ast.With, ast.Try)
 MOST_TRIED = 100  # stretches of one block that are tried as runs
 
 

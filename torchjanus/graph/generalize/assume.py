@@ -17,70 +17,49 @@ from torchjanus.graph.ir.numbers import (
     Numbers,
     varies,
 )
-from torchjanus.host.assumption import (
-    Assumption,
-    Condition,
-    ContainerKeys,
-    Emptiness,
-    Identity,
-    InstanceOf,
-    Kept,
-    KeyPresence,
-    SameObject,
-    TensorKind,
-    TypeOf,
-    ValueOf,
-)
+from torchjanus.host import assumption
 from torchjanus.rewrite.hooks.lookup import is_python_class
+from torchjanus.trace import facts
 from torchjanus.trace.actions import ContainerMutation, HeapWrite
 from torchjanus.trace.events import Event
 from torchjanus.trace.expressions import applications
-from torchjanus.trace.facts import (
-    EmptinessTest,
-    HeapRead,
-    HostComputation,
-    IdentityTest,
-    InstanceTest,
-    KeyLookup,
-    KeySetRead,
-    NumberPredicate,
-    Specialization,
-)
 from torchjanus.trace.hazards import hazard
 from torchjanus.trace.values import Apply, Expr, InductionVariable, Read, Size, Traced, leaves
 
 __all__ = ["assumptions_of"]
 
 
-def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Tensor], Any]) -> Iterator[Assumption]:
+def assumptions_of(
+    work: Numbers, builder: Builder, describe: Callable[[torch.Tensor], Any]
+) -> Iterator[assumption.Assumption]:
     """Yield the assumptions of a path. ``describe`` returns what a guard compares of a tensor."""
     inputs = builder.inputs
     taken = {*inputs.access_paths, *builder.trace.access_paths.values()}
     for event in work.traces[-1].events:
         match event:
-            case HeapRead():
+            case facts.HeapRead():
                 yield from _of_read(work, inputs, event, taken, describe)
-            case KeyLookup(base=base, key=key, present=present, place=place):
+            case facts.KeyLookup(base=base, key=key, present=present, place=place):
                 if isinstance(key, Traced):
-                    yield KeyPresence(place, base, key.expr, present)
+                    yield assumption.KeyPresence(place, base, key.expr, present)
                 elif not (present and base.item(key) in inputs.found):
-                    yield KeyPresence(place, base, key, present)
-            case EmptinessTest(access_path=access_path, filled=filled, place=place):
-                yield Emptiness(place, access_path, filled)
-            case KeySetRead(access_path=access_path, keys=keys, place=place):
-                yield ContainerKeys(place, access_path, keys)
-            case IdentityTest(first=first, second=second, same=same, place=place):
+                    yield assumption.KeyPresence(place, base, key, present)
+            case facts.EmptinessTest(access_path=access_path, filled=filled, place=place):
+                yield assumption.Emptiness(place, access_path, filled)
+            case facts.KeySetRead(access_path=access_path, keys=keys, place=place):
+                yield assumption.ContainerKeys(place, access_path, keys)
+            case facts.IdentityTest(first=first, second=second, same=same, place=place):
                 if not (first in inputs.identical and second in inputs.identical):
-                    yield SameObject(place, first, second, same)
-            case InstanceTest(access_path=access_path, classes=classes, outcome=outcome, place=place):
-                yield InstanceOf(place, access_path, classes, outcome)
-            case NumberPredicate(expr=expr, outcome=outcome, place=place):
+                    yield assumption.SameObject(place, first, second, same)
+            case facts.InstanceTest(access_path=access_path, classes=classes, outcome=outcome, place=place):
+                yield assumption.InstanceOf(place, access_path, classes, outcome)
+            case facts.NumberPredicate(expr=expr, outcome=outcome, place=place):
                 if not builder.decided_in_graph(expr) and not _implied(work, expr):
-                    yield Condition(place, expr, outcome)
-            case Specialization(expr=expr, value=value, place=place):
+                    yield assumption.Condition(place, expr, outcome)
+            case facts.Specialization(expr=expr, value=value, place=place):
                 if not builder.decided_in_graph(expr) and varies(work, expr):
-                    yield Condition(place, expr, value)
-            case HostComputation(expr=expr, place=place):
+                    yield assumption.Condition(place, expr, value)
+            case facts.HostComputation(expr=expr, place=place):
                 yield from _of_operands(work, builder, expr, place)
     yield from _of_sizes(work, inputs, taken)
     yield from _apart(inputs, work.traces[-1].events)
@@ -90,7 +69,7 @@ def _is_free(symbol: int | None) -> bool:
     return symbol is not None
 
 
-def _of_sizes(work: Numbers, inputs: Inputs, taken: set[AccessPath]) -> Iterator[Assumption]:
+def _of_sizes(work: Numbers, inputs: Inputs, taken: set[AccessPath]) -> Iterator[assumption.Assumption]:
     """Assume that changing sizes are at least two, since 0 and 1 take other paths (no elements; broadcasting), and that
     sizes that changed together stay equal. Lowering adds what sizes need that may be 0 or 1."""
     for number, members in enumerate(work.dimensions.symbols):
@@ -98,30 +77,30 @@ def _of_sizes(work: Numbers, inputs: Inputs, taken: set[AccessPath]) -> Iterator
         for position, (access_path, dim) in enumerate(known):
             size, place = Read(access_path.then(Step.SIZE, dim)), inputs.found[access_path].place
             if position == 0 and not work.dimensions.may_be_few(number):
-                yield Condition(place, Apply(operator.ge, (size, 2)), True)
+                yield assumption.Condition(place, Apply(operator.ge, (size, 2)), True)
             elif position:
-                yield Condition(place, Apply(operator.eq, (size, work.dimensions.read(number))), True)
+                yield assumption.Condition(place, Apply(operator.eq, (size, work.dimensions.read(number))), True)
     for read in work.dimensions.counts:
-        yield Condition(inputs.found[read.access_path].place, Apply(operator.ge, (read, 2)), True)
+        yield assumption.Condition(inputs.found[read.access_path].place, Apply(operator.ge, (read, 2)), True)
 
 
-def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> Iterator[Assumption]:
+def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> Iterator[assumption.Assumption]:
     """Assume that arithmetic in the graph does not raise, where the host can check (``n`` of ``loss.item() / n``)."""
     for part in applications(expr):
         condition = hazard(part)
         if condition is None or not builder.decided_in_graph(part) or builder.decided_in_graph(condition):
             continue
         if varies(work, condition):
-            yield Condition(place, condition, True)
+            yield assumption.Condition(place, condition, True)
 
 
-def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[Assumption]:
+def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[assumption.Assumption]:
     """Assume that an object that the program changes is none of the objects of its class read at other paths, where
     that may differ from call to call (an argument of one call may be the model's own list in the next)."""
-    loose: dict[int, list[HeapRead]] = {}  # by the id of their class
-    held: dict[int, list[HeapRead]] = {}
+    loose: dict[int, list[facts.HeapRead]] = {}  # by the id of their class
+    held: dict[int, list[facts.HeapRead]] = {}
     for event in events:
-        if isinstance(event, HeapRead) and event.kind == "object":
+        if isinstance(event, facts.HeapRead) and event.kind == "object":
             (held if event.access_path in inputs.identical else loose).setdefault(id(type(event.value)), []).append(
                 event
             )
@@ -142,7 +121,7 @@ def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[Assumption]:
             others += held.get(id(type(value)), ())
         for other in others:
             if other.value is not value and not (other.access_path in asked and other.access_path != base):
-                yield SameObject(event.place, base, other.access_path, False)
+                yield assumption.SameObject(event.place, base, other.access_path, False)
 
 
 def _implied(work: Numbers, expr: Expr) -> bool:
@@ -168,8 +147,12 @@ def _may_change_class(cls: type) -> bool:
 
 
 def _of_read(
-    work: Numbers, inputs: Inputs, event: HeapRead, taken: set[AccessPath], describe: Callable[[torch.Tensor], Any]
-) -> Iterator[Assumption]:
+    work: Numbers,
+    inputs: Inputs,
+    event: facts.HeapRead,
+    taken: set[AccessPath],
+    describe: Callable[[torch.Tensor], Any],
+) -> Iterator[assumption.Assumption]:
     """Yield what has to hold for a read to find the same again: its value, type, identity or tensor geometry."""
     access_path, value, place = event.access_path, event.value, event.place
     is_grad = access_path.step is Step.FIELD and access_path.key == "grad" and isinstance(value, torch.Tensor | None)
@@ -180,25 +163,27 @@ def _of_read(
             return  # the tensor is guarded as a whole
         case "number":
             if access_path in work.needed:
-                yield ValueOf(place, access_path, value)
+                yield assumption.ValueOf(place, access_path, value)
             elif access_path.step not in (Step.LEN, Step.SIZE) and access_path.key is not id:  # those are always ints
                 # The read raises where there is no value, even if nothing uses the value.
-                yield TypeOf(place, access_path, type(value))
+                yield assumption.TypeOf(place, access_path, type(value))
         case "constant":
-            yield ValueOf(place, access_path, value)
+            yield assumption.ValueOf(place, access_path, value)
         case "pinned":
-            yield Identity(place, access_path, value)
+            yield assumption.Identity(place, access_path, value)
         case _:
             if access_path in inputs.identical and event.kept and _owner_stays(inputs, access_path):
-                yield Kept(place, access_path, value)
+                yield assumption.Kept(place, access_path, value)
             # An existing gradient is held constant only where the graph uses it: most steps drop it.
             elif access_path in inputs.identical and (access_path in taken or not is_grad):
-                yield Identity(place, access_path, value)
+                yield assumption.Identity(place, access_path, value)
                 if event.kind == "object" and _may_change_class(type(value)):
-                    yield TypeOf(place, access_path, type(value))
+                    yield assumption.TypeOf(place, access_path, type(value))
             elif event.kind in ("object", "foreign") or access_path not in taken:
-                yield TypeOf(place, access_path, type(value))
+                yield assumption.TypeOf(place, access_path, type(value))
             if access_path in taken:
                 free = work.dimensions.of(access_path, len(event.detail[2]))
                 strides = work.dimensions.strides[access_path] if free else ()
-                yield TensorKind(place, access_path, value, event.detail, describe, tuple(map(_is_free, free)), strides)
+                yield assumption.TensorKind(
+                    place, access_path, value, event.detail, describe, tuple(map(_is_free, free)), strides
+                )

@@ -5,18 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchjanus.graph.printing.terms import value_text
-from torchjanus.trace.recipes import (
-    CollectedItems,
-    ConditionalItem,
-    Constant,
-    ExistingObject,
-    NewObject,
-    Number,
-    ObjectReference,
-    RowOf,
-    TensorAt,
-    TensorOf,
-)
+from torchjanus.trace import recipes
 
 __all__ = ["recipe_text"]
 
@@ -24,30 +13,30 @@ __all__ = ["recipe_text"]
 def recipe_text(recipe: Any) -> str:
     """``(%7, {'loss': %5.item()})``."""
     match recipe:
-        case Constant(value=value):
+        case recipes.Constant(value=value):
             return value_text(value)
-        case TensorOf(ref=ref):
+        case recipes.TensorOf(ref=ref):
             return str(ref)
-        case TensorAt(ref=ref, after=after):
+        case recipes.TensorAt(ref=ref, after=after):
             return f"{ref} as after {after} operations"
-        case RowOf(ref=ref):
+        case recipes.RowOf(ref=ref):
             return f"{ref}[{'last iteration' if recipe.last else 'iteration'}]"
-        case Number(expr=expr):
+        case recipes.Number(expr=expr):
             return str(expr)
-        case ExistingObject(access_path=access_path):
+        case recipes.ExistingObject(access_path=access_path):
             return str(access_path)
-        case CollectedItems(item=item, count=count):
+        case recipes.CollectedItems(item=item, count=count):
             return f"*({recipe_text(item)} for each of {count} iterations)"
-        case ConditionalItem(item=item, when=when):
+        case recipes.ConditionalItem(item=item, when=when):
             return f"*({recipe_text(item)} if {recipe_text(when)})"
-        case ObjectReference(number=number):
+        case recipes.ObjectReference(number=number):
             return f"object #{number}"
-        case NewObject():
+        case recipes.NewObject():
             return _build(recipe)
     return "None" if recipe is None else str(recipe)
 
 
-def _build(recipe: NewObject) -> str:
+def _build(recipe: recipes.NewObject) -> str:
     if recipe.cls is dict and recipe.make is None:
         return "{" + ", ".join(f"{recipe_text(key)}: {recipe_text(part)}" for key, part in recipe.items) + "}"
     items = [

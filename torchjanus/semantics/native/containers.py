@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import collections
-import datetime
-import decimal
-import enum
 import operator
-import pathlib
 import types
-import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -20,109 +14,25 @@ from torchjanus.core.access_path import AccessPath, Step, native_class
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.rewrite.hooks.lookup import on_type
 from torchjanus.semantics.containers.keyed import SetShadow
-from torchjanus.semantics.containers.shadows import Shadows
-from torchjanus.semantics.known.foreign import is_foreign_object, is_numpy_scalar
 from torchjanus.semantics.known.live_views import ITEMS, KEYS, VALUES, dictionary_behind, is_view
-from torchjanus.semantics.known.trusted import is_trusted_class
-from torchjanus.semantics.native.class_namespaces import ClassNamespaces, refuse_view
-from torchjanus.semantics.native.identities import as_key, held_as_key, hold_identity
+from torchjanus.semantics.native.class_namespaces import refuse_view
+from torchjanus.semantics.native.keys import NativeKeys
 from torchjanus.semantics.native.paired_iterators import paired
-from torchjanus.semantics.record.recording import Recording
+from torchjanus.semantics.native.watch_hooks import WatchHooks
 from torchjanus.semantics.record.write_record import ABSENT
-from torchjanus.semantics.torch.framework import FrameworkRecorder
-from torchjanus.trace.facts import IdentityTest
-from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
+from torchjanus.trace.values import Apply, Traced, TracedInt, TracedStr, plain, trace_value
 
 __all__ = ["CONTAINERS", "NativeContainers", "WatchHooks", "as_given"]
 
 _SEQUENCES = (list, tuple, collections.deque)
-# Objects of these classes are equal if their texts are.
-_SHOWN = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, pathlib.PurePath, uuid.UUID)
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 # Those whose elements may change, or grow in number, while an iterator goes through them.
 _CHANGING = (dict, set, list, collections.deque)
 _READING = ("__iter__", "__len__", "__contains__")
 
 
-class WatchHooks(Protocol):
-    """The methods of the watching semantics that native calls use."""
-
-    def load_item(self, at: Any, obj: Any, key: Any) -> Any: ...
-    def store_item(self, at: Any, obj: Any, key: Any, value: Any) -> None: ...
-    def drop_item(self, at: Any, obj: Any, key: Any) -> None: ...
-    def load_attr(self, at: Any, obj: Any, name: str) -> Any: ...
-    def store_attr(self, at: Any, obj: Any, name: str, value: Any) -> None: ...
-    def drop_attr(self, at: Any, obj: Any, name: str) -> None: ...
-    def truth(self, at: Any, value: Any) -> bool: ...
-    def branch(self, at: Any, value: Any) -> bool: ...
-    def attr(self, at: Any, obj: Any, name: str) -> Any: ...
-    def one_nan(self, a: Any, b: Any) -> bool: ...
-    def iterate(self, at: Any, iterable: Any) -> Any: ...
-    def item(self, at: Any, obj: Any, key: Any) -> Any: ...
-    def set_item(self, at: Any, obj: Any, key: Any, value: Any) -> None: ...
-    def compare(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
-    def enter(self, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-    def call(self, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-    def binary(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
-    def native_binary(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
-    def enterable(self, fn: Any) -> bool: ...
-    def claim_defaults(self, fn: Any) -> None: ...
-    def note_lookup(self, tp: type, name: str) -> None: ...
-    def note_subclass_check(self, tp: type, kind: Any) -> None: ...
-    def text(self, at: Any, value: Any, conversion: str) -> str: ...
-    def format(self, at: Any, value: Any, conversion: str, spec: str) -> str: ...
-
-
-class NativeContainers(ABC):
+class NativeContainers(NativeKeys):
     """Reads containers for the native calls of one watched run."""
-
-    def __init__(self, recording: Recording, framework: FrameworkRecorder, watch: WatchHooks) -> None:
-        self.recording = recording
-        self.framework = framework
-        self.out = framework.out
-        self.watch = watch
-        self.shadows = Shadows(recording)
-        self.classes = ClassNamespaces(recording)
-
-    @abstractmethod
-    def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a native call for real and record it."""
-
-    @abstractmethod
-    def in_order(self, values: list[Any], key: Any = None, reverse: Any = False) -> list[Any]:
-        """Return ``sorted(values, key=key, reverse=reverse)``."""
-
-    @abstractmethod
-    def extreme(self, fn: Any, values: list[Any], key: Any) -> Any:
-        """Return ``min`` or ``max`` by a key, of at least one value."""
-
-    @abstractmethod
-    def hold_hash(self, value: Any) -> None:
-        """Assume that what the Python-level hash method of a key reads stays the same."""
-
-    @abstractmethod
-    def runs_changing_code(self, container: Any, *keys: Any) -> bool:
-        """Whether the container has to do an operation with these keys itself. The trace is then refused."""
-
-    @abstractmethod
-    def runs_unwatched_methods(self, *containers: Any) -> bool:
-        """Whether native code calls unwatched Python methods of these containers' keys; the trace is refused."""
-
-    @abstractmethod
-    def keys_run_unwatched_methods(self, keys: Iterable[Any]) -> bool:
-        """Whether native code calls unwatched Python methods of these keys; the trace is refused."""
-
-    @abstractmethod
-    def note_new_keys(self, *keys: Any) -> None:
-        """Native code makes a container with these keys: it hashes them and compares those with equal hashes."""
-
-    @abstractmethod
-    def watch_lookup(self, container: Any, key: Any) -> None:
-        """Watch the comparisons by Python methods in a lookup of a key."""
-
-    @abstractmethod
-    def unknown(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a native call about which nothing is known. The trace is refused."""
 
     def opened(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a framework call, with the traced numbers in containers from before the call."""
@@ -201,82 +111,11 @@ class NativeContainers(ABC):
             self.recording.hold(Apply(_within, (index.expr, known)), False)
         return self.recording.found(access_path.at(index.expr), native.__getitem__(obj, bare))
 
-    def place(self, value: Any, why: str = "used as a key") -> Any:
-        """Return a key for a shadow. A computed key keeps its expression."""
-        is_nan = isinstance(value, TracedFloat) and value.bare is not None
-        if isinstance(value, Traced) and not is_nan:
-            return value
-        hold_identity(self.recording, value)
-        return self.key(value, why)
-
-    def key(self, value: Any, why: str = "used as a key") -> Any:
-        """Return a key for the heap, without traced numbers. Refuse the trace if its hash or equality is not known."""
-        if isinstance(value, tuple):
-            parts = tuple(self.key(part, why) for part in value)
-            same = all(new is old for new, old in zip(parts, value, strict=True))
-            if isinstance(value, torch.Size):
-                return value if same else torch.Size(parts)
-            return value if same else tuple.__new__(type(value), parts)
-        value = as_key(self.recording, value, why)
-        if _hashed_by_python(type(value)):
-            if self.recording.owner(value) is None:
-                self.recording.refuse(
-                    "key-new-object",
-                    f"uses a new {type(value).__qualname__} as a key",
-                    "native code compares it with other keys, by methods that are not watched.",
-                    "Use numbers, texts or tuples of them as keys.",
-                )
-            else:
-                self.hold_hash(value)
-        self.hold_key(value, why)
-        return value
-
-    def keys_of(self, elements: Any, given: Any = None) -> Any:
-        """Return the elements of an iterable as keys for the heap. A set or dictionary is returned itself where they
-        are its own keys: native code takes over their hashes, and the size of the table decides on the order of the
-        set that it makes. ``given``: what the program has given, if ``elements`` are a copy of it."""
-        keys = [self.key(part) for part in elements]
-        is_set = isinstance(elements, set | frozenset)
-        own = is_set or (type(elements) is dict and type(elements if given is None else given) is dict)
-        if own and all(map(operator.is_, keys, elements)):
-            return elements
-        return set(keys) if is_set else keys
-
     def sought(self, key: Any) -> Any:
         """Return the frozen copy that a set looks for where it is asked for a set without a hash; else the key."""
         if isinstance(key, set) and on_type(type(key), "__hash__") is None:
             return frozenset(self.consumed(key))
         return key
-
-    def hold_key(self, value: Any, why: str = "used as a key") -> None:
-        """Assume what the foreign objects are equal to in a key that native code hashes and compares."""
-        if isinstance(value, tuple):
-            for part in value:
-                self.hold_key(part, why)
-            return
-        access_path = self.recording.owner(value)
-        if access_path is None or held_as_key(self.recording, value) or not is_foreign_object(value, False):
-            return
-        if is_numpy_scalar(value):
-            self.recording.pin(value, why)
-        elif isinstance(value, _SHOWN):
-            self.recording.pin(self.recording.found(access_path.then(Step.OF, repr), repr(value)), why)
-        elif access_path.waits_for:
-            self.recording.refuse(
-                "key-native-object",
-                f"uses a {type(value).__qualname__} that native code has given as a key",
-                "what it is equal to only that code knows.",
-                "Use numbers, texts or tuples of them as keys.",
-            )
-        else:
-            self.recording.note_once(IdentityTest(access_path, AccessPath.const(value), True, self.recording.place))
-
-    def hold_keys(self, container: Any) -> Any:
-        """Hold the keys that native code put into a dictionary or set of this run. Return the container."""
-        if isinstance(container, dict | set | frozenset) and not self.runs_unwatched_methods(container):
-            for key in list(container):
-                self.hold_key(key)
-        return container
 
     def behind(self, value: Any) -> Any:
         """Return the dictionary behind a view from before the call; anything else as it is."""
@@ -533,8 +372,3 @@ def _read_natively(elements: Any) -> Any:
 
 def _within(index: int, length: int) -> bool:
     return -length <= index < length
-
-
-def _hashed_by_python(cls: type) -> bool:
-    """Whether instances are hashed by a method written in Python, and not by a trusted library."""
-    return isinstance(cls.__hash__, types.FunctionType) and not is_trusted_class(cls) and not issubclass(cls, enum.Enum)

@@ -38,10 +38,10 @@ WORTH = 20  # the loop node must replace at least so many nodes
 _REMEDY = "Let all iterations do the same with what they carry on and with what is theirs by their number."
 
 
-def roll(program: Program, least: int = LEAST) -> Iterator[Program]:
+def roll(program: Program) -> Iterator[Program]:
     """Yield the program with its loops rolled, the form with all of them first; nothing if no segment fits. A segment
-    becomes a loop if it repeats at least ``least`` times, saves ``WORTH`` nodes, and fits (else there is a remark)."""
-    found = [s for s in segments(program.nodes, least) if s.length * (s.iterations - 1) >= WORTH]
+    becomes a loop if it repeats at least ``LEAST`` times, saves ``WORTH`` nodes, and fits (else there is a remark)."""
+    found = [s for s in segments(program.nodes, LEAST) if s.length * (s.iterations - 1) >= WORTH]
     fit: list[RolledSegment] = []
     for segment in found:
         try:

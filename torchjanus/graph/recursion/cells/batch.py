@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchjanus.core.errors import JanusError, Refusal, Refused
+from torchjanus.core.errors import JanusError, Refused, refused
 from torchjanus.graph.aten import clean_up, functionalize
 from torchjanus.graph.aten.in_place import traced
 from torchjanus.graph.aten.symbolic_sizes import Symbolic, quiet
@@ -74,11 +74,9 @@ def outputs_of(
         return _Trace(cell, recursion, shared, active, _COUNTS[0]).outputs()
 
 
-def refused_cell(cell: Cell, what: str, why: str = "", remedy: str = "") -> Refused:
+def refused_cell(cell: Cell, what: str, why: str = "") -> Refused:
     """Return the refusal of a cell that cannot run for many calls at once."""
-    return Refused(
-        Refusal("recursion-body", f"{cell.name} {what}", why or "It cannot be run for many calls at once.", remedy)
-    )
+    return refused("recursion-body", f"{cell.name} {what}", why or "It cannot be run for many calls at once.")
 
 
 class _BatchableFunctions(torch.overrides.TorchFunctionMode):

@@ -36,7 +36,6 @@ __all__ = ["IterationOfEntryCalls", "IterationRewriter", "calls_in", "items_of",
 
 # Roots and steps of values that may differ in each call: arguments of the step, extern results, and sizes.
 _CHANGING = (Step.ARG, Step.KWARG, Step.EXTERN, Step.LEN, Step.SIZE, Step.GROWN, Step.OF)
-_FACTS = (HeapRead, KeyLookup, IdentityTest, NumberPredicate, Specialization, HostComputation)
 
 
 def items_of(event: Any, over: Mapping[Any, int]) -> set[int]:

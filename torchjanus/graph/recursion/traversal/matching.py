@@ -79,7 +79,7 @@ def _body(variant: Variant, passed: Sequence[Sequence[str]], source: Any) -> Ite
         yield f"    if c{number} is not None: break"
         yield "else: raise UnseenVariant"
         yield f"if run.made[c{number}[0]] != {source.object(site.event.made)}: raise UnseenVariant"
-        yield from numbers_given(site, number, 0)
+        yield from numbers_given(site, number)
     numbers = [given_text(source, recipe) for recipe in variant.numbers]
     source.flush()
     yield f"return ({''.join(f'{text}, ' for text in (str(variant.number), *numbers))})"

@@ -240,7 +240,7 @@ def by_size(variants: Sequence[Variant]) -> list[Variant]:
     return sorted(variants, key=lambda variant: (len(variant.sites), -len(variant.plan.assumptions)))
 
 
-def numbers_given(site: Site, number: int, rows: int) -> Iterator[str]:
-    """Yield the statement that unpacks each number that a call has returned, after ``rows`` rows."""
+def numbers_given(site: Site, number: int) -> Iterator[str]:
+    """Yield the statement that unpacks each number that a call has returned."""
     for which in range(len(numbers_made(site.event.made))):
-        yield f"v{number}_{which} = c{number}[{1 + rows + which}]"
+        yield f"v{number}_{which} = c{number}[{1 + which}]"

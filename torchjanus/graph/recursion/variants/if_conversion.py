@@ -16,21 +16,10 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.recursion.variants.facts import about, decides, flipped
 from torchjanus.graph.recursion.variants.predicates import DECIDED, MergedVariant, Path, masked, selected
 from torchjanus.ops.calls import DIVISIONS, TOTAL
+from torchjanus.trace import facts
 from torchjanus.trace.actions import InvokeOp, Op
 from torchjanus.trace.around import disagree
 from torchjanus.trace.events import Decision, FunctionEntry, FunctionExit, LoopEnd, Trace
-from torchjanus.trace.facts import (
-    EmptinessTest,
-    HeapRead,
-    HostComputation,
-    IdentityTest,
-    InstanceTest,
-    KeyLookup,
-    KeySetRead,
-    NumberPredicate,
-    Specialization,
-    TensorPredicate,
-)
 from torchjanus.trace.loops.records import Loop
 from torchjanus.trace.recipes import NewObject, TensorOf
 from torchjanus.trace.rewriting import TraceRewriter
@@ -43,15 +32,15 @@ MAX_LEAVES = 8  # each is computed for all calls
 
 _SILENT = (FunctionEntry, FunctionExit, Decision, LoopEnd)
 _FACTS = (
-    HeapRead,
-    KeyLookup,
-    EmptinessTest,
-    KeySetRead,
-    IdentityTest,
-    InstanceTest,
-    NumberPredicate,
-    Specialization,
-    HostComputation,
+    facts.HeapRead,
+    facts.KeyLookup,
+    facts.EmptinessTest,
+    facts.KeySetRead,
+    facts.IdentityTest,
+    facts.InstanceTest,
+    facts.NumberPredicate,
+    facts.Specialization,
+    facts.HostComputation,
 )
 
 
@@ -311,12 +300,12 @@ class _Conversion:
             return
         if isinstance(event, _FACTS) and not decides(event) and not self._fact(event):
             return
-        if path and not isinstance(event, (*_FACTS, *_SILENT, TensorPredicate)):
+        if path and not isinstance(event, (*_FACTS, *_SILENT, facts.TensorPredicate)):
             raise NotMergeable("recursion-branch", "an arm has an effect")
         said = first.event(event, len(first.after) - 1)
         if decides(event) and path:
             self.within[len(self.events)] = path
-        self._emit_for(group, replace(said, after=self.ops) if isinstance(said, TensorPredicate) else said)
+        self._emit_for(group, replace(said, after=self.ops) if isinstance(said, facts.TensorPredicate) else said)
 
     def _emit_for(self, group: Sequence[_MergedTrace], event: Any) -> None:
         for leaf in group:
@@ -364,7 +353,7 @@ class _Conversion:
             raise NotMergeable("recursion-branch", "the arms do not decide by the same tensor")
         decision = len(self.events)
         event = yes[0].event(yes[0].old.events[position], len(yes[0].after) - 1)
-        self._emit(replace(event, after=self.ops) if isinstance(event, TensorPredicate) else event)
+        self._emit(replace(event, after=self.ops) if isinstance(event, facts.TensorPredicate) else event)
         self.deciding.add(decision)
         known = len(self.tensors)
         sides = []

@@ -7,19 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
+from torchjanus.trace import facts
 from torchjanus.trace.actions import ContainerMutation, HeapWrite, InvokeOp
 from torchjanus.trace.calls import parts_made
 from torchjanus.trace.events import Event, Trace
-from torchjanus.trace.facts import (
-    EmptinessTest,
-    HeapRead,
-    InstanceTest,
-    KeyLookup,
-    KeySetRead,
-    NumberPredicate,
-    Specialization,
-    TensorPredicate,
-)
 from torchjanus.trace.recipes import Constant, NewObject, Number, Recipe, TensorOf, parts_of
 from torchjanus.trace.values import Expr, Fetch, Read, depends_on, is_local, leaves
 
@@ -50,15 +41,15 @@ def names_read(trace: Trace, without: frozenset[Any] = frozenset()) -> set[tuple
     found: set[tuple[type | None, Any]] = set()
     for event in trace.events:
         match event:
-            case HeapRead(access_path=access_path) | InstanceTest(access_path=access_path) if (
+            case facts.HeapRead(access_path=access_path) | facts.InstanceTest(access_path=access_path) if (
                 access_path.base is not None and access_path.token not in without
             ):
                 found |= {(class_of(trace, access_path.base), access_path.key), (None, access_path.base.token)}
-            case KeyLookup(base=base, key=key):
+            case facts.KeyLookup(base=base, key=key):
                 # An object's dictionary lacks an attribute; any other dictionary lacks a key and has no attributes.
                 cls = class_of(trace, base) or (dict if base.step is Step.ITEM else None)
                 found |= {(cls, key), (None, base.token)}
-            case EmptinessTest(access_path=access_path) | KeySetRead(access_path=access_path):
+            case facts.EmptinessTest(access_path=access_path) | facts.KeySetRead(access_path=access_path):
                 found |= {(class_of(trace, access_path), _ALL), (None, access_path.token)}
     return {(cls, name) for cls, name in found if isinstance(name, str | tuple) or name is _ALL}
 
@@ -94,13 +85,13 @@ def looks_into(trace: Trace, written: Sequence[Written]) -> Iterator[tuple[Acces
     asked: dict[tuple[Any, Any], tuple[AccessPath, AccessPath]] = {}
     for event in trace.events if written else ():
         match event:
-            case HeapRead(access_path=access_path) | InstanceTest(access_path=access_path) if (
+            case facts.HeapRead(access_path=access_path) | facts.InstanceTest(access_path=access_path) if (
                 access_path.base is not None
             ):
                 base, key = access_path.base, access_path.key if type(access_path.key) is str else _ALL
-            case KeyLookup(base=base, key=key):
+            case facts.KeyLookup(base=base, key=key):
                 key = key if type(key) is str else _ALL
-            case EmptinessTest(access_path=base) | KeySetRead(access_path=base):
+            case facts.EmptinessTest(access_path=base) | facts.KeySetRead(access_path=base):
                 key = _ALL
             case _:
                 continue
@@ -123,7 +114,7 @@ def class_of(trace: Trace, access_path: AccessPath) -> type | None:
     if at.step is Step.CONST:
         return type(at.key)
     for event in trace.events:
-        if isinstance(event, HeapRead) and event.access_path == at:
+        if isinstance(event, facts.HeapRead) and event.access_path == at:
             return type(event.value)
     return None
 
@@ -132,8 +123,8 @@ def undecided(one: Iterable[Event], other: Iterable[Event]) -> Event | None:
     """Return the event at which two traces part if a tensor decides there, so that the host cannot distinguish them."""
     for before, after in zip(one, other, strict=False):
         if before.token != after.token:
-            fetched = isinstance(after, NumberPredicate | Specialization) and depends_on(after.expr, Fetch)
-            return after if fetched or isinstance(after, TensorPredicate) else None
+            fetched = isinstance(after, facts.NumberPredicate | facts.Specialization) and depends_on(after.expr, Fetch)
+            return after if fetched or isinstance(after, facts.TensorPredicate) else None
     return None
 
 

@@ -24,17 +24,8 @@ from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.sizes import holds_traced
 from torchjanus.semantics.watch.objects.suspended import is_native_iterator, settle_iterator, settle_variables
+from torchjanus.trace import recipes
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite
-from torchjanus.trace.recipes import (
-    Constant,
-    ExistingObject,
-    NewObject,
-    Number,
-    ObjectReference,
-    Recipe,
-    TensorAt,
-    TensorOf,
-)
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import DisplayedValue, Traced, plain
 
@@ -94,30 +85,30 @@ class Finalization:
             return event.args
         return (*event.args, *event.kwargs.values())
 
-    def recipe(self, value: Any) -> Recipe:
+    def recipe(self, value: Any) -> recipes.Recipe:
         """Return the recipe to make ``value`` at each call. Values without one are refused."""
         if isinstance(value, Traced | DisplayedValue):
-            return Number(value.expr)
+            return recipes.Number(value.expr)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, WrappedIterable):
             return self.recipe(self.recording.bare(value))
         if is_one_of(type(value), (int, float)) or (is_one_of(type(value), CONSTANT_TYPES) and not holds_traced(value)):
-            return Constant(value)
+            return recipes.Constant(value)
         access_path = self.recording.owner(value)
         if access_path is not None:
-            return ExistingObject(access_path)
+            return recipes.ExistingObject(access_path)
         number = self._built.get(id(value))
         if number is not None:
             if number in self._open:
                 self._refuse(value, "it holds itself, and cannot be made before what it holds.")
-            return ObjectReference(number)
+            return recipes.ObjectReference(number)
         if type(value) is torch.Size:
             number = self._built[id(value)] = len(self._built)
             self.recording.keep(value)
-            return NewObject(number, torch.Size, tuple(map(self.recipe, value)), ())
+            return recipes.NewObject(number, torch.Size, tuple(map(self.recipe, value)), ())
         if self._is_constant(value):
-            return Constant(value)
+            return recipes.Constant(value)
         return self._new(value)
 
     def _is_constant(self, value: Any) -> bool:
@@ -144,13 +135,13 @@ class Finalization:
             "Return or store tensors, numbers and containers of them.",
         )
 
-    def _tensor(self, value: torch.Tensor) -> Recipe:
+    def _tensor(self, value: torch.Tensor) -> recipes.Recipe:
         access_path = self.recording.owner(value)
         number = self.recording.number(value)
         if access_path is not None and (self._extern is None or number is None or self.recording.is_as_before(value)):
-            return ExistingObject(access_path)
+            return recipes.ExistingObject(access_path)
         if self._extern is not None and number is not None:
-            return TensorAt(TensorRef(number), self._extern.after)
+            return recipes.TensorAt(TensorRef(number), self._extern.after)
         if number is None:
             self.recording.refuse(
                 "tensor-unknown-origin",
@@ -158,7 +149,7 @@ class Finalization:
                 "its access path is unknown.",
                 "Clone it.",
             )
-            return Constant(None)
+            return recipes.Constant(None)
         if type(value) is not torch.Tensor:
             self.recording.refuse(
                 "new-object-leaves",
@@ -166,9 +157,9 @@ class Finalization:
                 "only plain tensors can be made by a graph.",
                 "",
             )
-        return TensorOf(TensorRef(number))
+        return recipes.TensorOf(TensorRef(number))
 
-    def _new(self, value: Any) -> Recipe:
+    def _new(self, value: Any) -> recipes.Recipe:
         """Return the recipe of an object that the call has made."""
         parts = parts_of(value)
         cls = type(value)
@@ -176,7 +167,7 @@ class Finalization:
             parts = "each call would have to run its class statement again."
         if isinstance(parts, str):
             self._refuse(value, parts)
-            return Constant(None)
+            return recipes.Constant(None)
         number = self._built[id(value)] = len(self._built)
         self.recording.keep(value)
         opened = self._open
@@ -185,18 +176,18 @@ class Finalization:
         if isinstance(value, dict):
             items: tuple[Any, ...] = tuple((self.recipe(k), self.recipe(v)) for k, v in parts.items)
         else:
-            same = tuple(Constant(part) for part in parts.items[: parts.constants])
+            same = tuple(recipes.Constant(part) for part in parts.items[: parts.constants])
             items = (*same, *(self._item(value, part) for part in parts.items[parts.constants :]))
         self._open = opened if parts.fixed else self._open
         fields = tuple((descriptor, self.recipe(part)) for descriptor, part in parts.fields)
         attributes = tuple((name, self.recipe(part)) for name, part in (parts.attributes or {}).items())
         self._open = opened
         maxlen = value.maxlen if isinstance(value, collections.deque) else None
-        return NewObject(number, cls, items, attributes, maxlen, parts.make, fields)
+        return recipes.NewObject(number, cls, items, attributes, maxlen, parts.make, fields)
 
-    def _item(self, owner: Any, part: Any) -> Recipe:
+    def _item(self, owner: Any, part: Any) -> recipes.Recipe:
         if isinstance(part, types.CellType) and self.recording.holds_cell(owner, part):
-            return Constant(part)
+            return recipes.Constant(part)
         return self.recipe(part)
 
     def bare(self, value: Any) -> Any:
