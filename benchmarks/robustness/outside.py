@@ -59,6 +59,7 @@ class Compared:
     compiled: float | None  # eager's time over that of the program with compiled modules
     parts: tuple[str, ...]
     reasons: tuple[str, ...]
+    step: Any  # the speculated one
 
 
 class Chances:
@@ -185,7 +186,7 @@ def compared(name: str, executor: str = "replay", repeats: int = 1, compiles: bo
         served.look()
         if number % 8 == 7:
             fast.step.wait()
-    exact = executor == "replay"
+    exact = executor in ("replay", "coexecute")
     equal = all(agree(a, b, exact) for a, b in zip(eager.results, fast.results, strict=True))
     equal = equal and agree(leaves(eager.state()), leaves(fast.state()), exact)
     equal = equal and eager.printed.getvalue() == fast.printed.getvalue()
@@ -205,6 +206,7 @@ def compared(name: str, executor: str = "replay", repeats: int = 1, compiles: bo
         eager.typical / runs[2].typical if compiles else None,
         tuple(map(str, explained.parts)),
         tuple(sorted(reasons)),
+        fast.step,
     )
 
 

@@ -1410,6 +1410,22 @@ def coexecuted_array_that_lives_on(jit):
     return _coexecuted(jit, step)
 
 
+@program(refused="an array shares memory with a tensor that the step has changed")
+def coexecuted_array_of_a_changed_tensor(jit):
+    total = torch.zeros(5)
+
+    def step(x):
+        total.add_(x.sum(0))
+        return float(total.numpy().sum())
+
+    return _coexecuted(jit, step)
+
+
+@program(refused="an array shares memory with a part of a tensor that the step has computed")
+def coexecuted_array_of_a_row(jit):
+    return _coexecuted(jit, lambda x: float((x * 2)[0].numpy().sum()))
+
+
 @program(refused="the step changes a tensor that shares memory with an array")
 def coexecuted_tensor_of_an_array(jit):
     array = np.zeros(5, np.float32)

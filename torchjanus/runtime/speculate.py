@@ -29,6 +29,7 @@ from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.learning.learning import Learning
 from torchjanus.runtime.learning.saved import save
 from torchjanus.runtime.parts.calls import Calls
+from torchjanus.runtime.parts.contest import Contest, Standing
 from torchjanus.runtime.parts.cutting import Cut
 from torchjanus.runtime.parts.execution_policy import ExecutionPolicy
 from torchjanus.runtime.parts.part import Part
@@ -98,6 +99,7 @@ class Speculated(Generic[P, R]):
         """Return the whole function, of which nothing is known."""
         self._cut: Cut | None = None
         self._parts: Parts | None = None
+        self._contest: Contest | None = None
         self.times = CallTimes()  # who made its calls, and how long they took
         home = home_of(self.fn)
         coexecutes = (self.executor or default_executor()) == "coexecute"
@@ -164,20 +166,27 @@ class Speculated(Generic[P, R]):
             passes=pass_log(event_log.name, event_log.home, cut.part),
             unserved=self._try_parts,
         )
-        self._cut, self._part, self._parts = cut, self._part_of(cut.part, after, cut), None
+        self._cut, self._part, self._parts, self._contest = cut, self._part_of(cut.part, after, cut), None, None
         before.end()
         return True
 
     def _try_parts(self) -> None:
-        """Speculate on parts of the function from the next call on, since there is no graph of the whole."""
+        """Speculate on parts of the function from the next call on, since there is no graph of the whole; where the
+        executor is chosen by measure, co-execution is a choice, too."""
         calls = self._part.calls
-        try:
-            target, _ = underlying(calls.fn)
-        except Unsupported:
-            return
-        if self._parts is None and not is_installed(target.__code__.co_filename):
+        if self._parts is None and self._may_have_parts():
             self._parts = Parts(calls.fn, Options(self.watch, self.executor, self.verify), calls.learning)
             calls.native = self._parts.call
+        if self._contest is None and (self.executor or default_executor()) == "auto":
+            self._contest = Contest(calls.fn, self._parts, calls.learning)
+            calls.native = self._contest.call
+
+    def _may_have_parts(self) -> bool:
+        try:
+            target, _ = underlying(self._part.calls.fn)
+        except Unsupported:
+            return False
+        return not is_installed(target.__code__.co_filename)
 
     # -- what it tells of itself ----------------------------------------------------------------------------------
 
@@ -209,8 +218,16 @@ class Speculated(Generic[P, R]):
 
     @property
     def coexecution(self) -> CoexecutionReport | None:
-        """What came of co-execution; None where it was not asked for."""
-        return None if self._coexecution is None else self._coexecution.report()
+        """What came of co-execution; None where it was neither asked for nor tried."""
+        if self._coexecution is not None:
+            return self._coexecution.report()
+        found = None if self._contest is None else self._contest.coexecution.report()
+        return found if found is not None and found.recorded else None
+
+    @property
+    def contest(self) -> Standing | None:
+        """Who makes the calls that no graph of the whole serves, by the last measurement."""
+        return None if self._contest is None else self._contest.standing
 
     @property
     def refusals(self) -> list[Refusal]:

@@ -308,10 +308,31 @@ def two_gradients() -> Made:
     return Made(step, _inputs(), [w])
 
 
+def meters() -> Made:
+    """A running mean over a growing count of examples, and a size that is passed on as a torch.Size."""
+    net = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    seen = [0]
+    total = torch.zeros(())
+
+    def step(x: torch.Tensor) -> float:
+        out = net(x)
+        seen[0] += len(x)
+        out = out.reshape(out.shape[:1] + torch.Size([-1]))
+        loss = out.reshape(torch.Size([12])).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total.add_(loss.detach() * len(x))
+        return float(total / seen[0])
+
+    return Made(step, _inputs(), [net, seen, total])
+
+
 PROGRAMS = {
     make.__name__: make
     for make in (
         adam, numpy_in_the_middle, gan, generator_and_handlers, branch, feedback, accumulation, sentences,
-        views_and_results, two_gradients,
+        views_and_results, two_gradients, meters,
     )
 }  # fmt: skip

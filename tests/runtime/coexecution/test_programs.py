@@ -31,7 +31,8 @@ def test_a_path_that_is_learnt_leaves_no_divergence_behind() -> None:
     report = twins.steps[1].coexecution
     assert report.paths == 2
     assert report.transitions <= 4
-    assert any("fetch by Tensor.__bool__" in what for _, what, _ in report.points)
+    assert any("fetch by Tensor.__bool__" in what and seconds > 0 for _, what, _, seconds in report.points)
+    assert report.waits > 0
     explained = torchjanus.explain(twins.steps[1])
     assert "co-executed:" in str(explained)
     assert "fetch by Tensor.__bool__" in explained.detailed()

@@ -5,16 +5,17 @@ Plain data; knows neither how it is recorded nor how it is served.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 import torch
 
 from torchjanus.core.errors import Place
-from torchjanus.core.trees import leaves_of_kind
+from torchjanus.core.trees import leaves_of_kind, map_leaves
 from torchjanus.graph.ir.program import Ref
+from torchjanus.runtime.coexecution.arrays import Shown
 from torchjanus.trace.layout import Lying
 from torchjanus.trace.modes import Modes
 
@@ -29,8 +30,13 @@ __all__ = [
     "exact_tree",
     "is_constant",
     "meta_of",
-    "tree_of",
 ]
+
+
+_ARITHMETIC = frozenset(
+    """add sub mul div rsub true_divide add_ sub_ mul_ div_ __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__
+    __rmul__ __imul__ __truediv__ __rtruediv__ __itruediv__ __rdiv__""".split()
+)
 
 
 class Kind(Enum):
@@ -73,8 +79,8 @@ def meta_of(tensor: torch.Tensor) -> Meta:
 @dataclass(frozen=True, slots=True)
 class Event:
     """One call. ``args``, ``kwargs`` and ``result`` are trees in which tensors are Refs, by number. ``outs``: the
-    tensors of the result; ``made``: what those of them are that were new; ``lying``: how they lie. ``shows``: a FETCH
-    whose result shares memory with the tensor. ``draws``: it moved a random generator."""
+    tensors of the result; ``made``: what those of them are that were new; ``lying``: how they lie. ``shown``: of a
+    FETCH whose result shares memory with the tensor, how that lies. ``draws``: it moved a random generator."""
 
     kind: Kind
     func: Callable[..., Any]
@@ -87,17 +93,42 @@ class Event:
     place: Place
     made: dict[int, Meta] = field(default_factory=dict)
     lying: tuple[Lying, ...] = ()
-    shows: bool = False
+    shown: Shown | None = None
     draws: bool = False
     container: type | None = None  # the class of the result, where it is one of torch's own named tuples
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """What is equal wherever this event is the same: all but its floats, and what a FETCH gave."""
+        """What is equal wherever this event is the same: all but its numbers, and what a FETCH gave."""
         result = None if self.kind is Kind.FETCH else exact_tree(self.result)
-        given = tree_of(self.args), tree_of(self.kwargs)
+        given = self._form(self.args), self._form(self.kwargs)
         made = tuple(self.made.items())
         return self.kind, self.func, given, result, self.outs, self.modes, made, self.draws, self.container
+
+    def is_number(self, leaf: Any) -> bool:
+        """Whether an argument is a number that may vary: a float, or an integer that is computed with."""
+        return type(leaf) is float or (type(leaf) is int and self.is_arithmetic)
+
+    @property
+    def is_arithmetic(self) -> bool:
+        """Whether an integer among the arguments is an operand, and shapes nothing."""
+        return self.kind is Kind.OPERATOR and self.name.rpartition(".")[2] in _ARITHMETIC
+
+    @property
+    def numbers(self) -> list[float | int]:
+        """The numbers among the arguments that may vary, in order."""
+        found: list[float | int] = []
+        map_leaves((self.args, self.kwargs), lambda leaf: found.append(leaf) if self.is_number(leaf) else None)
+        return found
+
+    def with_numbers(self, values: Iterable[float | int]) -> Event:
+        """Return the event with these numbers."""
+        rest = iter(values)
+        args, kwargs = map_leaves((self.args, self.kwargs), lambda leaf: next(rest) if self.is_number(leaf) else leaf)
+        return replace(self, args=args, kwargs=kwargs)
+
+    def _form(self, tree: Any) -> Any:
+        return _form(tree, lambda leaf: type(leaf) if self.is_number(leaf) else exact(leaf))
 
     @property
     def inputs(self) -> list[int]:
@@ -136,16 +167,19 @@ class External:
 
 @dataclass(slots=True)
 class Trace:
-    """One whole call. ``tensors``: by number; ``escapes``: the numbers of computed tensors that are alive after it."""
+    """One whole call. ``tensors``: by number; ``escapes``: the numbers of computed tensors that are alive after it;
+    ``bound``: of those whose memory an array showed, and that lives on in another tensor."""
 
     events: list[Event]
     externals: dict[int, External]
     tensors: list[torch.Tensor]
     escapes: tuple[int, ...] = ()
+    bound: tuple[int, ...] = ()
+    modules: frozenset[str | None] = frozenset()  # whose code ran
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """What identifies its path: all but the floats, and the tensors from outside as objects."""
+        """What identifies its path: all but the numbers, and the tensors from outside as objects."""
         return tuple(event.token for event in self.events), tuple(one.token for one in self.externals.values())
 
 
@@ -162,11 +196,6 @@ _CONSTANTS = (
 def exact(value: Any) -> Any:
     """Return what two constants have in common exactly if they are the same, bit by bit."""
     return (type(value), repr(value)) if type(value) in (float, complex) else (type(value), value)
-
-
-def tree_of(tree: Any) -> Any:
-    """Return a hashable form of a tree, without the values of floats."""
-    return _form(tree, lambda leaf: float if type(leaf) is float else exact(leaf))
 
 
 def exact_tree(tree: Any) -> Any:

@@ -28,6 +28,7 @@ from torchjanus.runtime.coexecution.events import Kind, Meta, Provenance
 from torchjanus.runtime.coexecution.matching import Matcher, matchers
 from torchjanus.runtime.coexecution.path import Path, Plan
 from torchjanus.runtime.coexecution.placeholders import fill
+from torchjanus.runtime.coexecution.unseen import is_exposed
 from torchjanus.runtime.launch.results import Results
 
 __all__ = ["Served"]
@@ -61,6 +62,7 @@ class Served:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.diverged = 0  # calls in a row that began as calls of this path and left it
         self.events = list(path.events)
         self.externals = dict(path.externals)
         self.fixed = dict(path.fixed)
@@ -84,6 +86,8 @@ class Served:
         self.count = max([-1, *self.externals, *(n for event in self.events for n in event.made)]) + 1
         self.known = self._known()
         self.draws = any(event.draws for event in self.events)
+        self.bound = frozenset(path.bound)
+        self.exposed = is_exposed(path.modules)  # whether served calls have to be watched
         self.escaping = frozenset(self.plan.escapes.values())
         self.computed = [n for n in range(self.count) if n not in self.externals]
         self.gradients = {

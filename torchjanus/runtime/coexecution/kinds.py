@@ -85,8 +85,9 @@ def kind_of(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         return Kind.HOST
     if any(type(part) is dict for part in (*args, *kwargs.values())):
         return "coexecution-call", f"gives {name} an argument of type dict"
-    if unknown := next((leaf for leaf in leaves_of((args, kwargs)) if not _plain(leaf)), None):
-        return "coexecution-call", f"gives {name} an argument of type {type(unknown).__name__}"
+    for leaf in leaves_of((args, kwargs)):
+        if not _plain(leaf):
+            return "coexecution-call", f"gives {name} an argument of type {type(leaf).__name__}"
     if short in _SHOWING or short in _FETCHES:
         return Kind.FETCH
     if short in REFUSED and short != "grad_fn":

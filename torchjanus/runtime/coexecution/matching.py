@@ -21,6 +21,17 @@ from torchjanus.runtime.coexecution.placeholders import placeholder
 
 __all__ = ["MISS", "Matcher", "matchers"]
 
+# States of torch under which no path is co-executed, as a matcher asks for them.
+_STATES: dict[str, Any] = {
+    "is_grad": torch.is_grad_enabled,
+    "dispatching": torch._C._len_torch_dispatch_stack,
+    "casting": torch._C._is_any_autocast_enabled,
+    "inferring": torch.is_inference_mode_enabled,
+    "transform": torch._C._functorch.peek_interpreter_stack,
+    "hooks": torch._C._autograd._top_saved_tensors_default_hooks,
+}
+_UNDISTURBED = "not (dispatching() or casting() or inferring() or transform() is not None or hooks(True) is not None)"
+
 MISS: Any = object()
 Matcher = Callable[..., Any]
 
@@ -32,7 +43,7 @@ def matchers(
     slots: Mapping[tuple[int, int], int],
 ) -> list[Matcher]:
     """Return the function of each event. ``fixed``: externals that are always the same object, which a run knows from
-    the beginning; ``slots``: the floats, by event and place, that vary."""
+    the beginning; ``slots``: the numbers, by event and place, that vary."""
     return [_Writer(k, event, externals, fixed, slots).matcher() for k, event in enumerate(events)]
 
 
@@ -47,11 +58,11 @@ class _Writer:
     ) -> None:
         self.number, self.event = number, event
         self.externals, self.fixed, self.slots = externals, fixed, slots
-        self.names: dict[str, Any] = {"MISS": MISS, "placeholder": placeholder, "is_grad": torch.is_grad_enabled}
+        self.names: dict[str, Any] = {"MISS": MISS, "placeholder": placeholder, **_STATES}
         self.late: list[str] = []  # conditions that note something: after all others
         self.kept: list[str] = []
         self._met: set[int] = set()
-        self._floats = 0
+        self._numbers = 0
 
     def matcher(self) -> Matcher:
         event = self.event
@@ -75,8 +86,9 @@ class _Writer:
         event = self.event
         func = self._constant(event.func)
         yield f"func == {func}" if type(event.func) is types.MethodWrapperType else f"func is {func}"
-        yield f"is_grad() is {event.modes.grad}"
-        yield "not run.disturbed()"
+        if event.kind is not Kind.QUERY:  # what a tensor is does not depend on them
+            yield f"is_grad() is {event.modes.grad}"
+            yield _UNDISTURBED
         unrecorded = event.kind is Kind.STATE and called(event.func).short != "_set_grad_enabled"
         if unrecorded or (event.kind is Kind.HOST and not event.args):
             return
@@ -110,7 +122,8 @@ class _Writer:
                 if one is not None and one.shared:
                     yield f"run.unchanged({n})"
         elif kind in (tuple, list, torch.Size):
-            yield f"type({text}) is {self._constant(kind)}"
+            alike = (list,) if kind is list else (tuple, torch.Size)  # a trace has tuples for both
+            yield f"type({text}) in {self._constant(alike)}"
             yield f"len({text}) == {len(tree)}"
             for place, part in enumerate(tree):
                 yield from self._same(f"{text}[{place}]", part)
@@ -123,14 +136,14 @@ class _Writer:
             yield f"type({text}) is slice"
             for field in ("start", "stop", "step"):
                 yield from self._same(f"{text}.{field}", getattr(tree, field))
-        elif kind is float:
-            yield f"type({text}) is float"
-            slot = self.slots.get((self.number, self._floats))
-            self._floats += 1
+        elif self.event.is_number(tree):
+            yield f"type({text}) is {kind.__name__}"
+            slot = self.slots.get((self.number, self._numbers))
+            self._numbers += 1
             if slot is not None:
                 self.kept.append(f"run.numbers[{slot}] = {text}")
             elif self.event.kind is Kind.OPERATOR:
-                if tree == 0 or not math.isfinite(tree):
+                if kind is float and (tree == 0 or not math.isfinite(tree)):
                     yield f"repr({text}) == {repr(tree)!r}"
                 else:
                     yield f"{text} == {tree!r}"

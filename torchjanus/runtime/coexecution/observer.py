@@ -19,7 +19,7 @@ from torch.autograd.function import Function
 
 from torchjanus.core.errors import NOWHERE, Place
 
-__all__ = ["Observer"]
+__all__ = ["Observer", "asks_for_class", "is_foreign", "is_seen_through"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -44,7 +44,7 @@ _FILES = {
 _GENERATED = ("<torchjanus", "<frozen", "<__array_function__", "<torch")
 _SETTING = frozenset({"manual_seed", "seed", "set_state", "get_state", "graphsafe_set_state"})
 # Libraries that get arrays and numbers, never tensors.
-_NUMERIC = ("numpy", "scipy", "sklearn", "pandas", "matplotlib")
+_NUMERIC = ("numpy", "scipy", "sklearn", "pandas", "matplotlib", "typing_extensions.py")
 
 
 class Observer:
@@ -53,6 +53,7 @@ class Observer:
     def __init__(self, refuse: Callable[[str, str, str, Place], None]) -> None:
         self._refuse = refuse
         self.within = False  # while one of torch's calls runs
+        self.modules: set[str | None] = set()  # of code that has run
         self._watching = False
 
     def start(self) -> None:
@@ -76,6 +77,7 @@ class Observer:
                     self._say("coexecution-generator", f"calls {arg.__name__}() of a generator", _GENERATOR, frame)
         elif event == "call":
             code = frame.f_code
+            self.modules.add(frame.f_globals.get("__name__"))
             found = _CODE.get(code) or _of_file(code.co_filename)
             if code.co_name == "compile_wrapper" and code.co_filename.startswith(_TORCH):  # torch.compile()
                 found = ("coexecution-modes", "calls a compiled function", "its calls of torch are not seen.")
@@ -108,20 +110,26 @@ def _of_file(file: str) -> tuple[str, str, str] | None:
 
 @lru_cache(maxsize=4096)
 def asks_for_class(code: types.CodeType) -> bool:
-    """Whether a function calls ``type(x)`` or reads ``x.__class__`` of anything but ``self``."""
-    if _is_plain(code.co_filename) or _is_numeric(code.co_filename):
-        return False
-    if "type" not in code.co_names and "__class__" not in code.co_names:
+    """Whether a function calls ``type(x)`` of anything but ``self``. ``x.__class__`` a placeholder answers."""
+    if is_seen_through(code.co_filename) or "type" not in code.co_names:
         return False
     asked = [one for one in dis.get_instructions(code) if one.opname not in ("CACHE", "PRECALL", "RESUME", "COPY")]
-    for one, after in zip(asked, asked[1:] + asked[-1:], strict=True):
-        if one.argval == "__class__" and one.opname.startswith("LOAD_ATTR"):
-            return True
-        if one.argval == "type" and one.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")) and after.argval != "self":
-            return True
-    return False
+    return any(
+        one.argval == "type" and one.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")) and after.argval != "self"
+        for one, after in zip(asked, asked[1:] + asked[-1:], strict=True)
+    )
+
+
+def is_seen_through(file: str) -> bool:
+    """Whether its code is known not to depend on the exact class of a tensor."""
+    return _is_plain(file) or _is_numeric(file)
+
+
+def is_foreign(file: str) -> bool:
+    """Whether it is a library's."""
+    return Place(file, 1).is_library
 
 
 @cache
 def _is_numeric(file: str) -> bool:
-    return any(f"{os.sep}site-packages{os.sep}{name}{os.sep}" in file for name in _NUMERIC)
+    return any(f"{os.sep}site-packages{os.sep}{name}{os.sep}" in file + os.sep for name in _NUMERIC)

@@ -1,13 +1,12 @@
 """One path of a step: the traces of calls that made the same calls of torch, merged.
 
-What agreed in all of them is held; floats that differed are slots, tensors that were other objects are fed. Makes the
+What agreed in all of them is held; numbers that differed are slots, tensors that were other objects are fed. Makes the
 tensor program of the whole path. Knows neither skeletons nor executors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,18 +17,11 @@ from torchjanus.graph.ir.program import Cut, Input, Node, Program, Ref, Slot, Sl
 from torchjanus.runtime.coexecution.events import Event, External, Kind, Provenance, Trace, exact
 from torchjanus.runtime.coexecution.kinds import DIFFERENTIATING, GIVING, called
 
-__all__ = ["HostFetch", "Path", "Plan", "floats_of", "with_floats"]
+__all__ = ["HostFetch", "Path", "Plan"]
 
 _CHAIN = 3  # operations on a tensor of one element that the host repeats in order to answer a fetch
 _IN_PLACE = frozenset({"add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__", "fill_"})
 _LISTS = frozenset({"_foreach_add_", "_foreach_sub_", "_foreach_mul_"})
-
-
-def floats_of(tree: Any) -> Iterator[float]:
-    """Yield the floats of a tree, in order."""
-    found: list[float] = []
-    map_leaves(tree, lambda leaf: found.append(leaf) if type(leaf) is float else None)
-    return iter(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +46,7 @@ class HostFetch:
 class Plan:
     """The program of a path. ``inputs``: the trace's number of each input. ``cuts``: the cut of an event, and for each
     of its tensors the position among the cut's outputs; ``hosted``: events that the host answers; ``escapes``: by
-    output position, the trace's number. ``slots``: of each float that varies, by event and place among its floats."""
+    output position, the trace's number. ``slots``: of each number that varies, by event and place among its numbers."""
 
     program: Program
     inputs: tuple[int, ...]
@@ -71,7 +63,11 @@ class Path:
         self.traces = 0
         self.escapes: dict[int, None] = {}
         self.fixed: dict[int, torch.Tensor] = {}
-        self.seen: list[list[list[float]]] = []  # for each event, for each of its floats, the values in the traces
+        self.bound: set[int] = set()  # tensors that share memory with arrays, and whose memory lives on
+        self.modules: set[str | None] = set()
+        self.seen: list[
+            list[list[float | int]]
+        ] = []  # for each event and each of its numbers, the values in the traces
         self.add(trace)
 
     def add(self, trace: Trace) -> bool:
@@ -86,7 +82,9 @@ class Path:
         same = found.items() if not self.traces else ((n, t) for n, t in found.items() if self.fixed.get(n) is t)
         self.fixed = dict(same)
         self.escapes.update(dict.fromkeys(trace.escapes))
-        rows = [list(floats_of((event.args, event.kwargs))) for event in trace.events]
+        self.bound.update(trace.bound)
+        self.modules |= trace.modules
+        rows = [event.numbers for event in trace.events]
         if not self.traces:
             self.seen = [[[value] for value in row] for row in rows]
         else:
@@ -100,7 +98,7 @@ class Path:
 
     @property
     def varying(self) -> dict[tuple[int, int], None]:
-        """The floats that differed: event, and place among its floats."""
+        """The numbers that differed: event, and place among its numbers."""
         return {
             (event, place): None
             for event, row in enumerate(self.seen)
@@ -127,7 +125,9 @@ class Path:
         for event_, place in self.varying:
             slots[event_, place] = len(kinds)
             seen = tuple(self.seen[event_][place])
-            kinds.append(SlotKind(float, seen, f"{events[event_].name} at {events[event_].place}", stage[event_]))
+            kinds.append(
+                SlotKind(type(seen[0]), seen, f"{events[event_].name} at {events[event_].place}", stage[event_])
+            )
         nodes: list[Node] = []
         outputs: list[Ref] = []
         after: list[int] = []
@@ -168,7 +168,7 @@ class Path:
     def _waits(self, event: Event, computed: set[int]) -> bool:
         """Whether the graph has to have run up to this event."""
         if event.kind is Kind.FETCH:
-            return True
+            return event.shown is None or event.shown.owner < 0
         return event.kind is Kind.HOST and (event.draws or bool(event.inputs))
 
     def _hosted(self, position: int, event: Event) -> HostFetch | None:
@@ -192,7 +192,7 @@ class Path:
             if any((k, place) in self.varying for place in range(len(rest))):
                 return None
             chain.append((other.func, rest, listed))
-        return HostFetch(number, tuple(chain)) if len(chain) <= _CHAIN and not event.shows else None
+        return HostFetch(number, tuple(chain)) if len(chain) <= _CHAIN and event.shown is None else None
 
     def _inputs(self, cut_at: list[int]) -> tuple[int, ...]:
         """Return the externals that the graph takes, with the gradients that they had."""
@@ -248,7 +248,7 @@ class Path:
             nonlocal place
             if type(value) is Ref:
                 return Ref(number[value.index])
-            if type(value) is float:
+            if event.is_number(value):
                 place += 1
                 return Slot(slots[k, place]) if (k, place) in slots else value
             return value
@@ -256,9 +256,3 @@ class Path:
         args, kwargs = map_leaves((event.args, event.kwargs), leaf)
         outs = tuple(Ref(number[ref.index]) for ref in event.outs)
         return Node(event.func, args, kwargs, outs, event.modes, event.place, event.lying)
-
-
-def with_floats(event: Event, values: Iterator[float]) -> Event:
-    """Return the event with these floats."""
-    args, kwargs = map_leaves((event.args, event.kwargs), lambda leaf: next(values) if type(leaf) is float else leaf)
-    return replace(event, args=args, kwargs=kwargs)

@@ -31,6 +31,7 @@ class Owner(Protocol):
         ...
 
 
+_SET_CLASS: Callable[[object, type], None] = object.__dict__["__class__"].__set__
 _owners: list[Owner] = []
 
 
@@ -45,7 +46,15 @@ def unregister(owner: Owner) -> None:
 
 
 class Placeholder(torch.Tensor):
-    """A tensor without contents."""
+    """A tensor without contents. It says that its class is ``torch.Tensor``; only ``type()`` knows better."""
+
+    @property
+    def __class__(self) -> type:
+        return torch.Tensor
+
+    @__class__.setter
+    def __class__(self, kind: type) -> None:
+        _SET_CLASS(self, kind)
 
     @classmethod
     def __torch_function__(

@@ -5,16 +5,19 @@ What co-execution does not support is found here, and the trace is refused; the 
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Ref
+from torchjanus.runtime.coexecution.arrays import SharedArrays, Shown, memory_of, shares, storage_of
 from torchjanus.runtime.coexecution.events import Event, External, Kind, Provenance, Trace, is_constant, meta_of
 from torchjanus.runtime.coexecution.kinds import Called, called, kind_of
 from torchjanus.runtime.coexecution.observer import Observer
@@ -28,11 +31,12 @@ REMEDY = "The call is Python's. Speculate on the parts of the step without it."
 _LARGEST = 1 << 16  # bytes of an array that are compared after each call
 
 
-class Recorder:
-    """The trace in the making. ``arguments``: the tensors among the step's arguments. ``copies``: whether to copy each
-    tensor from outside when it is met."""
+class Recorder(TorchFunctionMode):
+    """The trace in the making, as the mode that gets torch's calls. ``arguments``: the tensors among the step's
+    arguments. ``copies``: whether to copy each tensor from outside when it is met."""
 
     def __init__(self, arguments: Iterable[torch.Tensor], copies: bool = False) -> None:
+        super().__init__()
         self.events: list[Event] = []
         self.externals: dict[int, External] = {}
         self.tensors: list[torch.Tensor] = []
@@ -43,7 +47,8 @@ class Recorder:
         self._numbers: dict[int, int] = {}
         self._arguments = {id(tensor) for tensor in arguments}
         self._shared: dict[int, torch.Tensor] = {}  # copies of tensors that share memory with arrays
-        self._shown: list[tuple[np.ndarray[Any, Any], bytes, int]] = []
+        self._versions: dict[int, int] = {}  # of tensors from outside when they were met
+        self._arrays = SharedArrays()
 
     def refuse(self, reason: str, what: str, why: str, place: Place | None = None) -> None:
         """Make the call one that is not co-executed. The first reason counts."""
@@ -56,8 +61,11 @@ class Recorder:
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """Make the call, and record it."""
+        kwargs = kwargs or {}
         if self.is_refused():
             return func(*args, **kwargs)
         func = accessor(func)
@@ -142,6 +150,7 @@ class Recorder:
         self.externals[number] = External(
             number, provenance, meta_of(tensor), len(self.events), owner, argument, shared, parameter
         )
+        self._versions[number] = tensor._version
         if shared:
             self._shared[number] = copied(tensor)
         if self.copies is not None:
@@ -195,13 +204,12 @@ class Recorder:
             lying.append(lying_of(value))
             return ref
 
-        shows, container = False, None
+        shown, container = None, None
         if kind is Kind.STATE:
             tree = None
         elif kind is Kind.FETCH:
             tree = None
-            self._fetch(one, args, result)
-            shows = isinstance(result, np.ndarray)
+            shown = self._fetch(one, args, result)
         else:
             tree = result if type(result) is torch.Size else map_leaves(result, leaf)
             if not outs and kind is Kind.OPERATOR and (result is not None or one.access == "__get__"):
@@ -213,58 +221,76 @@ class Recorder:
             elif type(result) not in _RESULTS and not isinstance(result, torch.Tensor) and not is_constant(result):
                 raise _Odd(f"{one.name} gives a {type(result).__name__}")
         self.events.append(
-            Event(kind, func, one.name, args, kwargs, tree, tuple(outs), modes, here(), made, tuple(lying), shows,
+            Event(kind, func, one.name, args, kwargs, tree, tuple(outs), modes, here(), made, tuple(lying), shown,
                   draws, container)
         )  # fmt: skip
 
     # -- values that Python reads ---------------------------------------------------------------------------------
 
-    def _fetch(self, one: Called, args: Any, result: Any) -> None:
-        self.fetched[len(self.events)] = result
+    def _fetch(self, one: Called, args: Any, result: Any) -> Shown | None:
+        """Take what Python reads; of an array that shares memory with the tensor return how that lies."""
         tensor = self.tensors[args[0].index] if args and isinstance(args[0], Ref) else None
         if one.short in ("__repr__", "__str__") or (one.short == "__format__" and tensor is not None and tensor.dim()):
             if tensor is not None and tensor.requires_grad:
                 what = "shows a tensor with its backward graph"
                 self.refuse("coexecution-call", what, "the placeholder has none.")
-        if isinstance(result, np.ndarray):
-            if result.nbytes > _LARGEST:
-                what = f"an array of {result.nbytes} bytes shares memory with a tensor"
-                self.refuse("coexecution-memory", what, "who writes to it is looked for after each call of torch.")
-            self._shown.append((result, result.tobytes(), args[0].index))
-        elif isinstance(result, torch.Tensor):
+        if isinstance(result, torch.Tensor):
             raise _Odd(f"{one.name} gives a tensor")
+        if not isinstance(result, np.ndarray):
+            self.fetched[len(self.events)] = result
+            return None
+        self.fetched[len(self.events)] = result.copy()
+        if tensor is None or not memory_of(result, tensor):
+            return None
+        if result.nbytes > _LARGEST:
+            what = f"an array of {result.nbytes} bytes shares memory with a tensor"
+            self.refuse("coexecution-memory", what, "who writes to it is looked for after each call of torch.")
+        owner = next((n for n in self.externals if shares(self.tensors[n], tensor)), -1)
+        if owner >= 0 and self.tensors[owner]._version != self._versions[owner]:
+            what = "an array shares memory with a tensor that the step has changed"
+            self.refuse("coexecution-memory", what, "the graph changes it at the end of the step.")
+        elif owner < 0 and result.nbytes != tensor.untyped_storage().nbytes():
+            what = "an array shares memory with a part of a tensor that the step has computed"
+            self.refuse("coexecution-memory", what, "the rest could not share memory with it.")
+        self._arrays.add(result, args[0].index, tensor)
+        return Shown.of(tensor, owner)
 
     def _look_at_arrays(self) -> None:
-        for array, then, _ in self._shown:
-            if array.tobytes() != then:
-                what = "the program writes to an array that shares memory with a tensor"
-                self.refuse("coexecution-memory", what, "the graph's tensor would not see it.")
+        if self._arrays.written():
+            what = "the program writes to an array that shares memory with a tensor"
+            self.refuse("coexecution-memory", what, "the graph's tensor would not see it.")
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def finish(self) -> Trace | None:
         """Return the whole call as a trace; None if it is refused."""
         self._look_at_arrays()
-        escapes = tuple(
+        escapes = self._alive()
+        if any(self.tensors[number].grad_fn is not None for number in escapes):
+            gc.collect()  # a cycle of autograd's may be all that holds it
+            escapes = self._alive()
+        bound = () if self.is_refused() else self._bound(escapes)
+        if self.refusal is not None:
+            return None
+        return Trace(self.events, self.externals, self.tensors, escapes, bound, frozenset(self.observer.modules))
+
+    def _alive(self) -> tuple[int, ...]:
+        """Return the computed tensors that somebody holds."""
+        return tuple(
             number
             for number in range(len(self.tensors))
             if number not in self.externals and sys.getrefcount(self.tensors[number]) > 2
         )
-        self._look_at_sharing(escapes)
-        if self.refusal is not None:
-            return None
-        return Trace(self.events, self.externals, self.tensors, escapes)
 
-    def _look_at_sharing(self, escapes: tuple[int, ...]) -> None:
-        """Refuse arrays that live on and share memory with a tensor that lives on as well."""
-        if not self._shown or self.refusal is not None:
-            return
-        alive = {self.tensors[n].untyped_storage().data_ptr() for n in (*escapes, *self.externals)}
-        for position, (_, _, number) in enumerate(self._shown):
-            kept = sys.getrefcount(self._shown[position][0]) > 2
-            if kept and self.tensors[number].untyped_storage().data_ptr() in alive:
-                what = "an array and a tensor that live on after the step share memory"
-                self.refuse("coexecution-memory", what, "the graph's tensor has memory of its own.")
+    def _bound(self, escapes: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the computed tensors whose memory arrays show, and that lives on in another tensor. Refuse arrays that
+        live on as well."""
+        alive = {storage_of(self.tensors[n]) for n in (*escapes, *self.externals)}
+        bound = {n for n in self._arrays.numbers() if storage_of(self.tensors[n]) in alive}
+        if not bound.isdisjoint(self._arrays.alive()):
+            what = "an array and a tensor that live on after the step share memory"
+            self.refuse("coexecution-memory", what, "the graph's tensor has memory of its own.")
+        return tuple(bound)
 
     def keep(self, tensors: Iterable[tuple[int, torch.Tensor]]) -> None:
         """Copy tensors from outside before the call changes them."""
@@ -272,13 +298,20 @@ class Recorder:
         self.copies.update((number, copied(tensor)) for number, tensor in tensors)
 
     def go_on_from(
-        self, events: Iterable[Event], externals: Iterable[External], tensors: Iterable[torch.Tensor]
+        self,
+        events: Iterable[Event],
+        externals: Iterable[External],
+        tensors: Iterable[torch.Tensor],
+        arrays: SharedArrays,
     ) -> None:
-        """Take what a skeleton has matched for events that were recorded."""
+        """Take what a skeleton has matched for events that were recorded, and the arrays that it has given."""
+        self._arrays = arrays
         self.events += events
         for tensor in tensors:
             self._new(tensor)
-        self.externals.update((one.number, one) for one in externals)
+        for one in externals:
+            self.externals[one.number] = one
+            self._versions[one.number] = -1  # whether the step has changed it is not known
 
 
 class _Odd(Exception):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,9 +17,10 @@ from torchjanus.core.trees import leaves_of
 from torchjanus.rewrite.hooks import current
 from torchjanus.runtime.coexecution.events import Kind, Trace
 from torchjanus.runtime.coexecution.graph import Served
+from torchjanus.runtime.coexecution.graph_run import restored, saved
 from torchjanus.runtime.coexecution.path import Path
 from torchjanus.runtime.coexecution.recorder import REMEDY, Recorder
-from torchjanus.runtime.coexecution.skeleton import CoexecutionMode, Run, restored, saved
+from torchjanus.runtime.coexecution.skeleton import Run
 from torchjanus.runtime.coexecution.trial import differences
 from torchjanus.runtime.coexecution.unnoticed import Unnoticed
 from torchjanus.runtime.runs.records import EventLog
@@ -29,32 +29,41 @@ from torchjanus.semantics.torch.torch_state import hindrance
 __all__ = ["Coexecution", "CoexecutionReport"]
 
 _PATHS = 16  # at most
+_DIVERGED = 4  # calls in a row that have left a path before it is taken up no more, until a recorded call takes it
 _RECORDED = 30  # calls that may be recorded beyond the number of served calls
 
 
 @dataclass(frozen=True, slots=True)
 class CoexecutionReport:
     """What came of co-execution. ``matched``: the share of operators that graphs made; ``transitions``: calls that
-    diverged; ``points``: how often, by source line, Python waited for the graph. ``skeleton``, ``graph``: seconds that
-    Python and the graph took in a served call, on average."""
+    diverged; ``points``: by source line, how often Python waited for the graph, and for how many seconds each time.
+    ``skeleton``, ``graph``: seconds that Python and the graph took in a served call, on average; ``waits``: those of
+    the graph's at points before its end."""
 
     paths: int
     served: int
     recorded: int
     transitions: int
     matched: float
-    points: tuple[tuple[Place, str, int], ...]
+    points: tuple[tuple[Place, str, int, float], ...]
     skeleton: float
     graph: float
+    waits: float
 
     def __str__(self) -> str:
         calls = f"co-executed: {self.served} calls, {self.recorded} recorded, {self.transitions} diverged"
         paths = f"{self.matched:.0%} of the operators by the graphs of {self.paths} paths"
-        return f"{calls}; {paths}; skeleton {self.skeleton * 1e6:.0f} us, graph {self.graph * 1e6:.0f} us a call"
+        skeleton, graph, waits = (f"{seconds * 1e6:.0f} us" for seconds in (self.skeleton, self.graph, self.waits))
+        return (
+            f"{calls}; {paths}; skeleton {skeleton}, graph {graph} a call, of which Python waits {waits} in the middle"
+        )
 
     def data(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        points = [{"place": str(place), "what": what, "times": times} for place, what, times in self.points]
+        points = [
+            {"place": str(place), "what": what, "times": times, "seconds": seconds}
+            for place, what, times, seconds in self.points
+        ]
         return {**dataclasses.asdict(self), "points": points}
 
 
@@ -67,7 +76,7 @@ class _Counts:
     by_graph: int = 0
     skeleton: float = 0.0
     graph: float = 0.0
-    points: Counter[tuple[Place, str]] = field(default_factory=Counter)
+    points: dict[tuple[Place, str], list[float]] = field(default_factory=dict)  # times, seconds
 
 
 class Coexecution:
@@ -129,8 +138,10 @@ class Coexecution:
         one taken last, or another one that may begin so."""
         last = self._last.get(_key(arguments))
         for served in (last, *(one for one in self._served.values() if one is not last)):
-            values = None if served is None else served.begin()
-            if served is not None and values is not None and served.separate(values):
+            if served is None or served.diverged >= _DIVERGED:
+                continue
+            values = served.begin()
+            if values is not None and served.separate(values):
                 return served, values
         return None
 
@@ -144,17 +155,18 @@ class Coexecution:
         run = Run(served, values, others, arguments)
         values = []
         try:
-            with CoexecutionMode(run.call):
+            with run:
                 result = self.fn(*args, **kwargs)
         except BaseException:
             run.fail()
             self._count(run)
             raise
         trace = run.finish()
+        served.diverged = 0 if run.recorder is None else served.diverged + 1
         self._count(run)
         if run.recorder is None:
-            self.counts.graph += run.seconds
-            self.counts.skeleton += time.perf_counter() - begun - run.seconds
+            self.counts.graph += run.graph.seconds
+            self.counts.skeleton += time.perf_counter() - begun - run.graph.seconds
         if run.recorder is None:
             self._last[_key(arguments)] = run.served
         elif run.recorder.refusal is not None:
@@ -171,9 +183,11 @@ class Coexecution:
             log.counts.speculated += 1
             counts.by_graph += made
             counts.operators += made
-            for k, event in enumerate(run.served.events):
-                if k in run.served.plan.cuts:
-                    counts.points[event.place, f"fetch by {event.name}"] += 1
+            for k, seconds in run.waits:
+                event = run.served.events[k]
+                point = counts.points.setdefault((event.place, f"fetch by {event.name}"), [0, 0.0])
+                point[0] += 1
+                point[1] += seconds
             return
         counts.transitions += 1
         counts.recorded += 1
@@ -200,7 +214,7 @@ class Coexecution:
         recorder = Recorder(arguments, copies=bool(self._paths))
         recorder.observer.start()
         try:
-            with CoexecutionMode(recorder.call):
+            with recorder:
                 result = self.fn(*args, **kwargs)
         finally:
             recorder.observer.stop()
@@ -244,6 +258,7 @@ class Coexecution:
                 return
             self._served[token] = served
         if served is not None:
+            served.diverged = 0
             self._last[_key(arguments)] = served
 
     def _made(self, token: Any, path: Path) -> Served | None:
@@ -267,12 +282,25 @@ class Coexecution:
         self.event_log.refuse(refusal)
         self.event_log.counts.refused += 1
 
+    @property
+    def expects_graph(self) -> bool:
+        """Whether a graph will probably be made of one of the next calls that are recorded."""
+        return any(token not in self._served and token not in self._hopeless for token in self._paths)
+
+    @property
+    def hopes(self) -> bool:
+        """Whether any path is served, or may be."""
+        return bool(self._served) or self.expects_graph
+
     # -- what it tells --------------------------------------------------------------------------------------------
 
     def report(self) -> CoexecutionReport:
         """Return what came of it so far."""
         counts = self.counts
-        points = tuple((place, what, number) for (place, what), number in sorted(counts.points.items(), key=str))
+        points = tuple(
+            (place, what, int(times), seconds / times)
+            for (place, what), (times, seconds) in sorted(counts.points.items(), key=str)
+        )
         matched = counts.by_graph / counts.operators if counts.operators else 0.0
         served = max(counts.served, 1)
         return CoexecutionReport(
@@ -284,6 +312,7 @@ class Coexecution:
             points,
             counts.skeleton / served,
             counts.graph / served,
+            sum(seconds for _, seconds in counts.points.values()) / served,
         )
 
 

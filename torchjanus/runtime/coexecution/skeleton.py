@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -19,58 +17,31 @@ import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.overrides import TorchFunctionMode
 
-from torchjanus.core.default_device import without_function_modes
-from torchjanus.core.errors import NOWHERE
+from torchjanus.core.errors import NOWHERE, InternalFault, Place
 from torchjanus.core.trees import map_leaves
-from torchjanus.execute.running.base import Violated
-from torchjanus.graph.ir.program import Ref
-from torchjanus.graph.tracing.ambient import Ambient
-from torchjanus.runtime.coexecution.events import Event, Kind, Provenance, Trace
+from torchjanus.runtime.coexecution.arrays import SharedArrays, Shown, memory_of
+from torchjanus.runtime.coexecution.events import Trace
 from torchjanus.runtime.coexecution.graph import Served
+from torchjanus.runtime.coexecution.graph_run import GraphRun, restored, saved
 from torchjanus.runtime.coexecution.matching import MISS
-from torchjanus.runtime.coexecution.path import floats_of, with_floats
-from torchjanus.runtime.coexecution.placeholders import Placeholder, fill, register, unregister
+from torchjanus.runtime.coexecution.observer import Observer
+from torchjanus.runtime.coexecution.placeholders import register, unregister
 from torchjanus.runtime.coexecution.recorder import Recorder, copied, same_bits
+from torchjanus.runtime.coexecution.replayed import replay, tensors_in
+from torchjanus.runtime.coexecution.turning import begins_alike, made_events, passed, taken_over
 from torchjanus.semantics.torch.torch_state import generator_state
 
-__all__ = ["CoexecutionMode", "Run", "restored", "saved", "tensors_in"]
+__all__ = ["Run"]
 
 
-class CoexecutionMode(TorchFunctionMode):
-    """Hands each of torch's calls to ``call``, which gets the function, the arguments and the keyword arguments."""
-
-    def __init__(self, call: Callable[..., Any]) -> None:
-        super().__init__()
-        self._call = call
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return self._call(func, args, kwargs or {})
-
-
-def restored(states: Sequence[torch.Tensor]) -> None:
-    """Put the generators into these states (see ``saved``)."""
-    for generator, state in zip(_generators(), states, strict=False):
-        generator.set_state(state)
-
-
-def saved() -> list[torch.Tensor]:
-    """Return the states of torch's generators."""
-    return [generator.get_state() for generator in _generators()]
-
-
-def _generators() -> list[torch.Generator]:
-    return [torch.default_generator]
-
-
-class Run:
-    """The call of one path. ``others``: the paths to which it may turn out to belong instead; ``arguments``: the
-    tensors among the step's arguments."""
+class Run(TorchFunctionMode):
+    """The call of one path, as the mode that gets torch's calls. ``others``: the paths to which it may turn out to
+    belong instead; ``arguments``: the tensors among the step's arguments."""
 
     def __init__(
         self, served: Served, values: list[Any], others: Iterable[Served], arguments: list[torch.Tensor]
     ) -> None:
+        super().__init__()
         self.served = served
         self.values = values
         self.numbers: list[Any] = [None] * len(served.plan.program.slots)
@@ -78,47 +49,57 @@ class Run:
         self.recorder: Recorder | None = None  # once it has diverged
         self.diverged_at = ""
         self.fault: Exception | None = None
+        self.states = saved()
+        self.graph = GraphRun(served)
         self._others = list(others)
         self._arguments = arguments
         self._lock = threading.RLock()
         self._thread = threading.get_ident()
-        self._stage = 0
-        self.states = saved()
-        self._staged = served.begin_graph()
-        self._drawn: list[bytes] = [generator_state()]  # the state that nobody else may have changed
         self._private: dict[int, torch.Tensor] = {}  # copies of inputs that share memory with arrays
-        self._arrays: list[tuple[np.ndarray[Any, Any], bytes, int]] = []
+        self._arrays = SharedArrays()
         self._fetched: dict[int, Any] = {}
-        self.seconds = 0.0  # that the graph took
+        self.waits: list[tuple[int, float]] = []  # the events at which Python waited for the graph, and seconds
         self._over = False
+        self._unobserved = False  # whether code has run that nobody watched, so that nothing may be learnt
+        self._observer = Observer(self._seen) if served.exposed else None
         register(self)
+        if self._observer is not None:
+            self._observer.start()
+
+    def _seen(self, reason: str, what: str, why: str, place: Place) -> None:
+        """Diverge before the program does what a skeleton cannot answer, and torch's calls do not show."""
+        with self._lock:
+            if self.recorder is None and not self._over:
+                self.diverge(what)
+            if self.recorder is not None:
+                self.recorder.refuse(reason, what, why, place)
 
     # -- calls of torch -------------------------------------------------------------------------------------------
 
-    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """Answer one of torch's calls."""
         with self._lock:
             if self.recorder is None:
-                if self._arrays:
-                    self._look_at_arrays()
-                if self.recorder is None and (result := self._matched(func, args, kwargs)) is not MISS:
+                k, found = self.position, self.served.matchers
+                if self._arrays.all and self._arrays.written():
+                    self.diverge("an array that shares memory with a tensor was written to")
+                elif k < len(found) and (result := found[k](self, func, args, kwargs or {})) is not MISS:
+                    if self.recorder is None:
+                        self.position = k + 1
+                    return result
+                elif (result := self._matched_elsewhere(k, func, args, kwargs or {})) is not MISS:
                     return result
             if self.recorder is None:
                 self.diverge(getattr(func, "__name__", repr(func)))
             assert self.recorder is not None
-            return self.recorder.call(func, args, kwargs)
+            return self.recorder.__torch_function__(func, types, args, kwargs)
 
-    def _matched(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        k = self.position
-        if k < len(self.served.matchers):
-            result = self.served.matchers[k](self, func, args, kwargs)
-            if self.recorder is not None:
-                return result
-            if result is not MISS:
-                self.position = k + 1
-                return result
+    def _matched_elsewhere(self, k: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Answer a call that is none of this path as that of another one."""
         for other in self._others:
-            if len(other.matchers) > k and self._belongs_to(other, k):
+            if len(other.matchers) > k and begins_alike(self.served, other, k):
                 before = self.served, self.values, self.numbers
                 if self._turn_to(other, k):
                     result = other.matchers[k](self, func, args, kwargs)
@@ -129,6 +110,29 @@ class Run:
                         return result
                 self.served, self.values, self.numbers = before
         return MISS
+
+    def _turn_to(self, other: Served, k: int) -> bool:
+        """Go on as a call of the other path, of which the same events have matched. Returns whether all that it takes
+        from outside is as it wants it."""
+        if other.exposed and self._observer is None:
+            return False
+        found = taken_over(self.served, other, k, self.values, self.numbers, self._private)
+        if found is None:
+            return False
+        self.graph.abandon()
+        if self.served.draws:
+            restored(self.states)
+        seconds = self.graph.seconds
+        self.served, (self.values, self.numbers) = other, found
+        self.graph = GraphRun(other)
+        self.graph.seconds = seconds
+        try:
+            if before := passed(other, k):  # what earlier fetches gave is known to be the same
+                self._advance(before - 1)
+        except Exception as error:
+            self.fault = error
+            return False
+        return True
 
     # -- what generated matchers ask -------------------------------------------------------------------------------
 
@@ -147,40 +151,36 @@ class Run:
         """Whether an external that shares memory with an array still holds what it held when it was met."""
         return same_bits(self.values[n], self._private[n])
 
-    def disturbed(self) -> bool:
-        """Whether a state of torch is in force under which no path is co-executed."""
-        return bool(
-            torch._C._len_torch_dispatch_stack()
-            or torch._C._is_any_autocast_enabled()
-            or torch.is_inference_mode_enabled()
-            or torch._C._functorch.peek_interpreter_stack() is not None
-        )
-
     def reseeded(self) -> bool:
         """Whether somebody else has moved the generators."""
-        return generator_state() != self._drawn[-1]
+        return self.graph.reseeded()
 
     def fetch(self, k: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Read what Python asks for."""
-        given = self._given(k, args, kwargs)
-        if given is None:
+        contents = self._contents(k)
+        if contents is None:
             return self._diverged(func, args, kwargs)
-        result = self._fetched[k] = func(*given[0], **given[1])
+        result = func(*self._filled(args, contents), **self._filled(kwargs, contents))
         if isinstance(result, np.ndarray):
-            self._arrays.append((result, result.tobytes(), self.served.events[k].inputs[0]))
+            n = self.served.events[k].inputs[0]
+            if memory_of(result, contents[n]):
+                self._arrays.add(result, n, contents[n])
+            self._fetched[k] = result.copy()
+        else:
+            self._fetched[k] = result
         return result
 
     def host(self, k: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a tensor as Python does."""
         event = self.served.events[k]
-        given = self._given(k, args, kwargs) if k in self.served.plan.cuts else (args, kwargs)
-        if given is None:
+        contents = self._contents(k) if k in self.served.plan.cuts else {}
+        if contents is None:
             return self._diverged(func, args, kwargs)
         before = generator_state()
-        result = func(*given[0], **given[1])
+        result = func(*self._filled(args, contents), **self._filled(kwargs, contents))
         if (generator_state() != before) is not event.draws:
             return self._diverged(func, args, kwargs)
-        self._drawn.append(generator_state())
+        self.graph.drawn()
         made = tensors_in(result)
         numbers = [ref.index for ref in event.outs]
         if len(made) != len(numbers) or not self._accepted(numbers, made):
@@ -196,135 +196,37 @@ class Run:
     def _diverged(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.diverge(getattr(func, "__name__", repr(func)))
         assert self.recorder is not None
-        return self.recorder.call(func, args, kwargs)
+        return self.recorder.__torch_function__(func, (), args, kwargs)
 
-    def _given(self, k: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
-        """Return the arguments with contents in the place of placeholders; None if the graph has failed."""
-        plan = self.served.plan
-        hosted = plan.hosted.get(k)
-        if hosted is not None:
-            tensor = self.values[hosted.number]
-            contents = {id(tensor): hosted.value(tensor)}
-        else:
-            cut, places = plan.cuts[k]
-            try:
-                found = self._advance(cut)
-            except Exception as error:
-                self.fault = error
+    def _contents(self, k: int) -> dict[int, torch.Tensor] | None:
+        """Return what the tensors hold that event ``k`` reads; None if the graph has failed, or an input is not as it
+        was."""
+        plan, event = self.served.plan, self.served.events[k]
+        if event.shown is not None and event.shown.owner >= 0:
+            owner = event.shown.owner
+            if owner in self._private and not self.unchanged(owner):
                 return None
-            contents = {id(self.values[n]): found[place] for n, place in places.items()}
-
-        def leaf(value: Any) -> Any:
-            return contents.get(id(value), value) if isinstance(value, torch.Tensor) else value
-
-        return map_leaves(args, leaf), map_leaves(kwargs, leaf)
-
-    # -- the graph ------------------------------------------------------------------------------------------------
-
-    def _advance(self, stage: int) -> list[torch.Tensor]:
-        """Run the graph to the end of this stage, and return what it gives there."""
-        made: list[torch.Tensor] | Violated = []
-        begun = time.perf_counter()
-        while self._stage <= stage:
-            if self.served.draws and self.reseeded():
-                raise RuntimeError("the generator was moved by somebody else")
-            made = self._staged.advance(self._inputs(self._stage), self._slots(self._stage), self._stage)
-            assert not isinstance(made, Violated)
-            self._stage += 1
-            self._drawn.append(generator_state())
-        assert not isinstance(made, Violated)
-        self.seconds += time.perf_counter() - begun
-        return made
-
-    def _inputs(self, stage: int) -> list[torch.Tensor]:
-        numbers = self.served.plan.inputs
-        return [self._input(numbers[index]) for index in self.served.inputs[stage]]
-
-    def _input(self, n: int) -> torch.Tensor:
-        tensor: torch.Tensor = self._private.get(n, self.values[n])
-        return tensor
-
-    def _slots(self, stage: int) -> list[float]:
-        return [self.numbers[index] for index in self.served.slots[stage]]
-
-    # -- other paths ----------------------------------------------------------------------------------------------
-
-    def _belongs_to(self, other: Served, k: int) -> bool:
-        """Whether the other path begins with the first ``k`` events of this one."""
-        mine = self.served
-        count = mine.known[k]
-        return (
-            other is not mine
-            and other.known[k] == count
-            and other.tokens[:k] == mine.tokens[:k]
-            and all(
-                (mine.externals[n].token == other.externals[n].token)
-                if n in mine.externals
-                else n not in other.externals
-                for n in range(count)
-                if n in mine.externals or n in other.externals
-            )
-        )
-
-    def _turn_to(self, other: Served, k: int) -> bool:
-        """Go on as a call of the other path, of which the same events have matched. Returns whether all that it takes
-        from outside is as it wants it."""
-        values = other.begin()
-        if values is None:
-            return False
-        floats = [list(row) for row in islice(self._matched_floats(), k)]
-        for n in range(other.known[k]):
-            mine = self.values[n]
-            if values[n] is not None:
-                if values[n] is not mine:
-                    return False
-            elif n in other.externals and other.externals[n].provenance is not Provenance.GRADIENT:
-                if not other.accepts(n, mine, values):
-                    return False
-                if n in other.changed and n in self._private:
-                    return False
-            else:
-                values[n] = mine
-        numbers: list[Any] = [None] * len(other.plan.program.slots)
-        for event in range(k):
-            if other.events[event].kind is not Kind.OPERATOR:
-                continue
-            for place, (value, held) in enumerate(
-                zip(floats[event], floats_of((other.events[event].args, other.events[event].kwargs)), strict=True)
-            ):
-                slot = other.plan.slots.get((event, place))
-                if slot is not None:
-                    numbers[slot] = value
-                elif repr(value) != repr(held):
-                    return False
-        if not other.separate(values):
-            return False
-        self._staged.abandon()
-        if self.served.draws:
-            restored(self.states)
-        self.served, self.values, self.numbers = other, values, numbers
-        self._stage, self._staged = 0, other.begin_graph()
-        self._drawn = [generator_state()]
-        passed = sum(event in other.plan.cuts for event in range(k))
+            return {event.inputs[0]: event.shown.within(self.values[owner])}
+        if hosted := plan.hosted.get(k):
+            return {hosted.number: hosted.value(self.values[hosted.number])}
+        cut, places = plan.cuts[k]
+        before = self.graph.seconds
         try:
-            if passed:  # what earlier fetches gave is known to be the same
-                self._advance(passed - 1)
+            found = self._advance(cut)
         except Exception as error:
             self.fault = error
-            return False
-        return True
+            return None
+        self.waits.append((k, self.graph.seconds - before))
+        if event.shown is not None and Shown.of(found[places[event.inputs[0]]], -1) != event.shown:
+            return None  # the array could not share memory with the tensor if the call diverged
+        return {n: found[place] for n, place in places.items()}
 
-    def _matched_floats(self) -> Iterator[Iterator[float]]:
-        """Yield the floats of each matched event of this call."""
-        plan = self.served.plan
-        for k, event in enumerate(self.served.events):
-            row = floats_of((event.args, event.kwargs))
-            yield iter(
-                [
-                    self.numbers[plan.slots[k, place]] if (k, place) in plan.slots else value
-                    for place, value in enumerate(row)
-                ]
-            )
+    def _filled(self, tree: Any, contents: dict[int, torch.Tensor]) -> Any:
+        by_id = {id(self.values[n]): tensor for n, tensor in contents.items()}
+        return map_leaves(tree, lambda leaf: by_id.get(id(leaf), leaf) if isinstance(leaf, torch.Tensor) else leaf)
+
+    def _advance(self, stage: int) -> list[torch.Tensor]:
+        return self.graph.advance(stage, self.values, self._private, self.numbers)
 
     # -- divergence -----------------------------------------------------------------------------------------------
 
@@ -342,83 +244,36 @@ class Run:
         """Put the call back to Python: make what has matched for real, and record what follows."""
         served, k = self.served, self.position
         self.diverged_at = f"{served.events[k].name if k < len(served.events) else 'the end'}: {what}"
-        moved = self._states_of_others()
-        self._staged.abandon()
+        moved = saved() if self.reseeded() else None
+        self.graph.abandon()
+        here = threading.get_ident() == self._thread
+        if self._observer is not None and here:
+            self._observer.stop()
         recorder = self.recorder = Recorder(self._arguments, copies=True)
+        recorder.observer.modules |= served.path.modules  # their code has run before
         count = served.known[k]
         recorder.keep((n, self.values[n]) for n in range(count) if n in served.externals)
         if served.draws:
             restored(self.states)
-        events = self._real_events(k)
-        now = {n: copied(self.values[n]) for n in self._private}
+        events = made_events(served, k, self.numbers)
         try:
-            with without_function_modes(), Ambient() as ambient:
-                for event in events:
-                    self._put_back(event)
-                    self._make(event, ambient)
+            replay(events, self.values, self._private)
         except BaseException:
             recorder.refuse(
                 "coexecution-raises", "an operation raises", "a skeleton could not raise it there.", NOWHERE
             )
             raise
-        finally:
-            with torch.no_grad():
-                for n, contents in now.items():
-                    _write(self.values[n], contents)
         if moved is not None:
             restored(moved)
+        if not self._arrays.rebind(self.values):
+            raise InternalFault("an array cannot share memory with the tensor that it was made of")
         known = (served.externals[n] for n in range(count) if n in served.externals)
-        recorder.go_on_from(events, known, self.values[:count])
+        recorder.go_on_from(events, known, self.values[:count], self._arrays)
         recorder.fetched.update((event, value) for event, value in self._fetched.items() if event < k)
-        if threading.get_ident() == self._thread:
+        if here:
             recorder.observer.start()
-
-    def _states_of_others(self) -> list[torch.Tensor] | None:
-        """Return the generators' states if somebody else has set them."""
-        return saved() if self.served.draws and self.reseeded() else None
-
-    def _real_events(self, k: int) -> list[Event]:
-        """Return the matched events with the floats of this call."""
-        floats = islice(self._matched_floats(), k)
-        return [
-            with_floats(event, row) if event.kind is Kind.OPERATOR else event
-            for event, row in zip(self.served.events, floats, strict=False)
-        ]
-
-    def _put_back(self, event: Event) -> None:
-        """Give the inputs of an event that share memory with arrays the contents that they had then."""
-        for n in event.inputs:
-            if n in self._private:
-                _write(self.values[n], self._private[n])
-
-    def _make(self, event: Event, ambient: Ambient) -> None:
-        """Make a matched event for real."""
-        values = self.values
-        if event.kind is Kind.HOST and event.draws:
-            ambient.switch(event.modes)
-            event.func(*map_leaves(event.args, self._real), **map_leaves(event.kwargs, self._real))
-        if event.kind is not Kind.OPERATOR:
-            return
-        ambient.switch(event.modes)
-        result = event.func(*map_leaves(event.args, self._real), **map_leaves(event.kwargs, self._real))
-        for ref, tensor in zip(event.outs, tensors_in(result), strict=True):
-            held = values[ref.index]
-            if type(held) is Placeholder:
-                fill(held, tensor)
-
-    def _real(self, leaf: Any) -> Any:
-        return self.values[leaf.index] if type(leaf) is Ref else leaf
-
-    # -- arrays ---------------------------------------------------------------------------------------------------
-
-    def _look_at_arrays(self) -> None:
-        """Diverge if the program has written to an array that shares memory with a tensor, and write that to it."""
-        changed = [(array, n) for array, then, n in self._arrays if array.tobytes() != then]
-        if changed:
-            self.diverge("an array that shares memory with a tensor was written to")
-            with torch.no_grad():
-                for array, n in changed:
-                    self.values[n].detach().numpy()[...] = array
+        else:
+            self._unobserved = True  # another thread cannot watch this one
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -426,29 +281,32 @@ class Run:
         """Complete the call, whose program has returned: commit, or diverge. Returns the trace if it has diverged and
         was recorded to the end."""
         with self._lock:
-            if self._arrays and self.recorder is None:
-                self._look_at_arrays()
             if self.recorder is None:
                 self._complete()
             self.close()
             if self.recorder is None:
                 return None
             self.values = []  # what is alive is counted
-            return self.recorder.finish()
+            trace = self.recorder.finish()
+            return None if self._unobserved else trace
 
     def _complete(self) -> None:
         served, values = self.served, self.values
-        if self.position < len(served.events):
+        if self._arrays.all and self._arrays.written():
+            self.diverge("an array that shares memory with a tensor was written to")
+        elif self.position < len(served.events):
             self.diverge("the step ends earlier")
         elif any(sys.getrefcount(values[n]) > 2 for n in served.computed if n not in served.escaping):
             self.diverge("a tensor lives on that did not in earlier calls")
+        elif self._arrays.all and not served.bound.isdisjoint(self._arrays.alive()):
+            self.diverge("an array that shares memory with a tensor lives on, and did not in earlier calls")
         else:
             self._commit()
 
     def _commit(self) -> None:
         """Run the last stage of the graph, and make all changes."""
         served, values = self.served, self.values
-        inputs = [self._input(n) for n in served.plan.inputs]
+        inputs = [self._private.get(n, values[n]) for n in served.plan.inputs]
         try:
             with _unsafe_preserve_version_counter(tuple(values[n] for n in served.uncounted)):
                 made = self._advance(len(served.plan.program.cuts))
@@ -467,21 +325,10 @@ class Run:
 
     def close(self) -> None:
         """No placeholder of this run is left."""
-        if self.recorder is not None:
-            self.recorder.observer.stop()
+        for observer in (self._observer, None if self.recorder is None else self.recorder.observer):
+            if observer is not None:
+                observer.stop()
         if not self._over:
             self._over = True
             unregister(self)
-            self._staged.abandon()
-
-
-def _write(tensor: torch.Tensor, contents: torch.Tensor) -> None:
-    if not same_bits(tensor, contents):
-        tensor.data.copy_(contents)
-
-
-def tensors_in(result: Any) -> list[torch.Tensor]:
-    """Return the tensors in a tree, in order."""
-    found: list[torch.Tensor] = []
-    map_leaves(result, lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None)
-    return found
+            self.graph.abandon()

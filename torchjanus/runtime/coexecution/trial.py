@@ -17,9 +17,8 @@ from torchjanus.graph.ir.lowered import Fresh, FromInput, NoGradient, Source, Vi
 from torchjanus.graph.ir.program import Ref
 from torchjanus.runtime.coexecution.events import Kind, Trace
 from torchjanus.runtime.coexecution.graph import Served
-from torchjanus.runtime.coexecution.path import floats_of
+from torchjanus.runtime.coexecution.graph_run import restored, saved
 from torchjanus.runtime.coexecution.recorder import Recorder, same_bits
-from torchjanus.runtime.coexecution.skeleton import restored, saved
 
 __all__ = ["differences"]
 
@@ -45,8 +44,7 @@ def _differences(served: Served, trace: Trace, recorder: Recorder) -> Iterator[s
     inputs = [copies[n] for n in plan.inputs]
     numbers: list[Any] = [None] * len(plan.program.slots)
     for (at, place), slot in plan.slots.items():
-        row = list(floats_of((trace.events[at].args, trace.events[at].kwargs)))
-        numbers[slot] = row[place]
+        numbers[slot] = trace.events[at].numbers[place]
     run = served.begin_graph()
 
     def advance(stage: int) -> list[torch.Tensor]:

@@ -33,6 +33,7 @@ def as_data(explained: Explained) -> dict[str, Any]:
             "share": explained.share,
         },
         "coexecution": None if explained.coexecution is None else explained.coexecution.data(),
+        "contest": None if explained.contest is None else explained.contest.data(),
         "given_up": explained.given_up,
         "being_made": explained.being_made,
         "overhead": dataclasses.asdict(explained.overhead),

@@ -11,6 +11,7 @@ from torchjanus.core.remarks import Remark
 from torchjanus.host.assumption import Assumption
 from torchjanus.runtime import Event, Overhead, Statistics
 from torchjanus.runtime.coexecution.runner import CoexecutionReport
+from torchjanus.runtime.parts.contest import Standing
 from torchjanus.runtime.report.facts import Fact
 from torchjanus.runtime.report.places import count, where
 from torchjanus.runtime.runs.call_times import EAGER, PARTS, CallTimes
@@ -86,7 +87,8 @@ class Explained:
     share: float | None
     python: bool  # whether Python makes the calls since it is faster by measure
     times: CallTimes
-    coexecution: CoexecutionReport | None  # where the step is co-executed
+    coexecution: CoexecutionReport | None  # where the step is co-executed, or that was tried
+    contest: Standing | None  # who makes the calls that no graph of the whole serves, by measure
 
     @property
     def eager(self) -> float:

@@ -41,7 +41,12 @@ def detail_lines(explanation: Explained) -> list[str]:
     if explanation.coexecution is not None:
         lines.append(f"  {explanation.coexecution}")
         points = explanation.coexecution.points
-        lines += (f"    {where(place)}  {what} ({times} times)" for place, what, times in points[:_SHOWN])
+        lines += (
+            f"    {where(place)}  {what} ({times} times, {seconds * 1e6:.0f} us each)"
+            for place, what, times, seconds in points[:_SHOWN]
+        )
+    if explanation.contest is not None:
+        lines.append(f"  {explanation.contest}")
     if explanation.parts:
         lines.append(f"  parts, in {s.partly} calls made with graphs of some; the rest is Python's:")
     for part in explanation.parts:

@@ -82,6 +82,7 @@ def explain(step: Any, *, detail: bool = False) -> Explanation:
         step.is_pythons,
         step.times,
         step.coexecution,
+        step.contest,
         detail,
     )
 

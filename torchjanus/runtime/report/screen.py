@@ -61,6 +61,8 @@ def _summary(explained: Explained) -> Iterator[tuple[str, str]]:
         yield "parts", f"by graphs: {parts}{', ...' if len(by_graph) > 4 else ''}"
     if explained.coexecution is not None:
         yield "graphs", str(explained.coexecution)
+    if explained.contest is not None:
+        yield "chosen", str(explained.contest)
     if explained.being_made:
         yield "waiting", f"{explained.being_made}; until then calls are Python's"
     why = next((event for event in reversed(explained.events) if event.kind in _WHY), None)

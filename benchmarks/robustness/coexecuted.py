@@ -1,0 +1,126 @@
+"""Co-execution forced on programs: those after public scripts, and those of the corpus of which no whole graph is made.
+
+    python -m benchmarks.robustness.coexecuted [NAME ...] [--outside] [--refused] [--every N]
+
+Takes about ten minutes for both kinds on a quiet machine.
+
+Each program runs eager and with ``executor="coexecute"`` from the same seeds; results, state, output, what was raised
+and the generators have to be the same, bit by bit. The table says how many calls were served, what share of the
+operators graphs made, how many calls diverged, and the reasons of calls that were not served. Without a choice both
+kinds run; ``--every N`` takes each Nth refused program. Names are those of outside programs, or ``category-program``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.robustness.outside import compared
+from tests.outside import PROGRAMS
+from tests.programs import harness
+
+__all__ = ["Row", "main", "of_the_corpus", "outside", "refused"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One program. ``different``: where it is not eager's; ``reasons``: of calls that were not served."""
+
+    name: str
+    different: tuple[str, ...]
+    calls: int
+    served: int
+    matched: float
+    transitions: int
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        verdict = "DIFFERS" if self.different else "equal"
+        why = f"  {', '.join(self.reasons)}" if self.reasons else ""
+        return (
+            f"{self.name:58.58} {verdict}  {self.served:3} of {self.calls:3} calls served, "
+            f"{self.matched:4.0%} of operators, {self.transitions} diverged{why}"
+        )
+
+
+def _row(name: str, different: Sequence[str], steps: Sequence[object]) -> Row:
+    reports = [report for step in steps if (report := step.coexecution) is not None]  # type: ignore[attr-defined]
+    reasons = [refusal.reason for step in steps for refusal in step.refusals]  # type: ignore[attr-defined]
+    faults = [event.text for step in steps for event in step.events if event.kind == "fault"]  # type: ignore[attr-defined]
+    return Row(
+        name,
+        (*different, *faults),
+        sum(step.statistics().calls for step in steps),  # type: ignore[attr-defined]
+        sum(report.served for report in reports),
+        sum(report.matched for report in reports) / max(len(reports), 1),
+        sum(report.transitions for report in reports),
+        tuple(dict.fromkeys(reasons)),
+    )
+
+
+def outside(name: str) -> Row:
+    """Run a program of ``tests/outside``."""
+    one = compared(name, "coexecute")
+    return _row(name, () if one.equal else ("results or state",), [one.step])
+
+
+def of_the_corpus(category: str, name: str) -> Row:
+    """Run a program of the corpus."""
+    eager = harness.run(category, name, None)
+    other = harness.run(category, name, "coexecute")
+    return _row(f"{category}-{name}", harness.compare(eager, other), other.steps)
+
+
+def refused() -> Iterator[tuple[str, str]]:
+    """Yield the programs of the corpus that no whole graph can be made of."""
+    for category in harness.files():
+        module = harness.load(category)
+        for name in harness.programs_in(module):
+            if getattr(module, name).spec.refused:
+                yield category, name
+
+
+def _rows(options: argparse.Namespace) -> Iterator[Row]:
+    both = not (options.outside or options.refused or options.names)
+    for name in PROGRAMS:
+        if both or options.outside or name in options.names:
+            yield outside(name)
+    for number, (category, name) in enumerate(refused()):
+        if f"{category}-{name}" in options.names or ((both or options.refused) and number % options.every == 0):
+            yield of_the_corpus(category, name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--outside", action="store_true", help="programs after public scripts")
+    parser.add_argument("--refused", action="store_true", help="refused programs of the corpus")
+    parser.add_argument("--every", type=int, default=1, metavar="N")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    rows: list[Row] = []
+    for row in _rows(options):
+        rows.append(row)
+        print(row, flush=True)
+        for text in row.different:
+            print(f"    {text}")
+    wrong = sum(bool(row.different) for row in rows)
+    partly = sum(row.served > 0 for row in rows)
+    print(f"{len(rows)} programs: {partly} with served calls, {wrong} different from eager")
+    calls, served = sum(row.calls for row in rows), sum(row.served for row in rows)
+    print(f"{served} of {calls} calls served; {sum(row.transitions for row in rows)} diverged")
+    for reason, count in Counter(reason for row in rows for reason in row.reasons).most_common():
+        print(f"    {reason:24} {count} programs")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Arrays that share memory with tensors of a call, as ``numpy()`` gives them: who has written to one, which live on.
+
+Knows neither paths nor graphs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["SharedArrays", "Shown", "memory_of", "shares", "storage_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a tensor lies whose memory an array shows. ``owner``: the number of the tensor from outside whose memory it
+    is, or -1."""
+
+    owner: int
+    dtype: torch.dtype
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, owner: int) -> Shown:
+        """Return how a tensor lies."""
+        return cls(owner, tensor.dtype, int(tensor.storage_offset()), tuple(tensor.size()), tensor.stride())
+
+    def within(self, owner: torch.Tensor) -> torch.Tensor:
+        """Return a tensor that lies so in the storage of ``owner``."""
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            made = torch.empty(0, dtype=self.dtype)
+            return made.set_(owner.untyped_storage(), self.offset, self.size, self.stride)
+
+
+@dataclass(slots=True)
+class _Array:
+    """``then``: its bytes when it was looked at last; ``number``: of the tensor that it was made of; ``memory``: a
+    tensor that has the array's memory; ``other``: one with the memory of tensors that autograd may have saved."""
+
+    array: np.ndarray[Any, Any]
+    then: bytes
+    number: int
+    memory: torch.Tensor
+    other: torch.Tensor | None = None
+
+    @property
+    def is_written(self) -> bool:
+        return self.array.tobytes() != self.then
+
+    @property
+    def is_alive(self) -> bool:
+        return sys.getrefcount(self.array) > 2
+
+
+class SharedArrays:
+    """The arrays of one call."""
+
+    def __init__(self) -> None:
+        self.all: list[_Array] = []
+
+    def add(self, array: np.ndarray[Any, Any], number: int, memory: torch.Tensor) -> None:
+        """Look after an array that shares memory with ``memory``."""
+        self.all.append(_Array(array, array.tobytes(), number, memory))
+
+    def written(self) -> bool:
+        """Whether the program has written to an array since this was asked last. What autograd has saved of such memory
+        is written, too."""
+        found = [one for one in self.all if one.is_written]
+        for one in found:
+            one.then = one.array.tobytes()
+            if one.other is not None:
+                with torch.no_grad():
+                    one.other.copy_(one.memory)
+        return bool(found)
+
+    def alive(self) -> Iterator[int]:
+        """Yield the numbers of the tensors whose arrays somebody holds."""
+        return (one.number for one in self.all if one.is_alive)
+
+    def numbers(self) -> Iterator[int]:
+        """Yield the numbers of the tensors of all arrays."""
+        return (one.number for one in self.all)
+
+    def rebind(self, values: Sequence[Any]) -> bool:
+        """Give the memory of each array that somebody holds to the tensors that should share it: ``values``, by number,
+        have been made anew. Returns whether that was possible."""
+        for one in self.all:
+            made = values[one.number]
+            if not one.is_alive or shares(made, one.memory):
+                continue
+            if _lies(made) != _lies(one.memory):
+                return False
+            same = [value for value in values if isinstance(value, torch.Tensor) and shares(value, made)]
+            one.other = Shown.of(made, -1).within(made)
+            with torch.no_grad():
+                for value in same:
+                    value.data = Shown.of(value, -1).within(one.memory)
+        return True
+
+
+def shares(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether both have one storage."""
+    return storage_of(one) == storage_of(other)
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """Return what identifies the tensor's storage."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def memory_of(array: np.ndarray[Any, Any], tensor: torch.Tensor) -> bool:
+    """Whether the array has the tensor's memory. A converted one is a copy."""
+    begin = tensor.untyped_storage().data_ptr()
+    end = begin + tensor.untyped_storage().nbytes()
+    return array.nbytes > 0 and begin <= array.__array_interface__["data"][0] < end
+
+
+def _lies(tensor: torch.Tensor) -> Any:
+    return tensor.untyped_storage().nbytes(), tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype

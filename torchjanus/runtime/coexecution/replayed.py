@@ -1,0 +1,63 @@
+"""Puts a co-executed call back to Python: what has matched so far is really made, by autograd, and its results become
+the placeholders that Python holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.core.default_device import without_function_modes
+from torchjanus.core.trees import map_leaves
+from torchjanus.graph.ir.program import Ref
+from torchjanus.graph.tracing.ambient import Ambient
+from torchjanus.runtime.coexecution.events import Event, Kind
+from torchjanus.runtime.coexecution.placeholders import Placeholder, fill
+from torchjanus.runtime.coexecution.recorder import copied, same_bits
+
+__all__ = ["replay", "tensors_in"]
+
+
+def replay(events: Iterable[Event], values: Sequence[Any], private: MutableMapping[int, torch.Tensor]) -> None:
+    """Make matched events for real. ``values``: the tensors by number; ``private``: what inputs that share memory with
+    arrays held when they were met, which is not what they hold now."""
+    now = {n: copied(values[n]) for n in private}
+    try:
+        with without_function_modes(), Ambient() as ambient:
+            for event in events:
+                for n in event.inputs:
+                    if n in private:
+                        _write(values[n], private[n])
+                _make(event, values, ambient)
+    finally:
+        with torch.no_grad():
+            for n, contents in now.items():
+                _write(values[n], contents)
+
+
+def _make(event: Event, values: Sequence[Any], ambient: Ambient) -> None:
+    def real(leaf: Any) -> Any:
+        return values[leaf.index] if type(leaf) is Ref else leaf
+
+    if event.kind is Kind.OPERATOR or (event.kind is Kind.HOST and event.draws):
+        ambient.switch(event.modes)
+        result = event.func(*map_leaves(event.args, real), **map_leaves(event.kwargs, real))
+        if event.kind is Kind.OPERATOR:
+            for ref, tensor in zip(event.outs, tensors_in(result), strict=True):
+                held = values[ref.index]
+                if type(held) is Placeholder:
+                    fill(held, tensor)
+
+
+def _write(tensor: torch.Tensor, contents: torch.Tensor) -> None:
+    if not same_bits(tensor, contents):
+        tensor.data.copy_(contents)
+
+
+def tensors_in(result: Any) -> list[torch.Tensor]:
+    """Return the tensors in a tree, in order."""
+    found: list[torch.Tensor] = []
+    map_leaves(result, lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None)
+    return found

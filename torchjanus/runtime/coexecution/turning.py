@@ -1,0 +1,81 @@
+"""Other paths that a co-executed call may take: those that begin with the events that have matched so far.
+
+Knows neither placeholders nor how a graph runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from torchjanus.runtime.coexecution.events import Event, Kind, Provenance
+from torchjanus.runtime.coexecution.graph import Served
+
+__all__ = ["begins_alike", "made_events", "passed", "taken_over"]
+
+
+def begins_alike(mine: Served, other: Served, k: int) -> bool:
+    """Whether the other path begins with the first ``k`` events of this one."""
+    count = mine.known[k]
+    return (
+        other is not mine
+        and other.known[k] == count
+        and other.tokens[:k] == mine.tokens[:k]
+        and all(
+            (mine.externals[n].token == other.externals[n].token) if n in mine.externals else n not in other.externals
+            for n in range(count)
+            if n in mine.externals or n in other.externals
+        )
+    )
+
+
+def taken_over(
+    mine: Served, other: Served, k: int, values: Sequence[Any], numbers: Sequence[Any], private: Container[int]
+) -> tuple[list[Any], list[Any]] | None:
+    """Return the tensors and numbers with which a call of which ``k`` events have matched goes on as one of the other
+    path; None if not all that it takes from outside is as that path wants it."""
+    theirs = other.begin()
+    if theirs is None:
+        return None
+    for n in range(other.known[k]):
+        if theirs[n] is not None:
+            if theirs[n] is not values[n]:
+                return None
+        elif n in other.externals and other.externals[n].provenance is not Provenance.GRADIENT:
+            if not other.accepts(n, values[n], theirs) or (n in other.changed and n in private):
+                return None
+        else:
+            theirs[n] = values[n]
+    slots: list[Any] = [None] * len(other.plan.program.slots)
+    for event, row in enumerate(islice(_numbers(mine, numbers), k)):
+        if other.events[event].kind is not Kind.OPERATOR:
+            continue
+        for place, (value, constant) in enumerate(zip(row, other.events[event].numbers, strict=True)):
+            slot = other.plan.slots.get((event, place))
+            if slot is not None:
+                slots[slot] = value
+            elif repr(value) != repr(constant):
+                return None
+    return (theirs, slots) if other.separate(theirs) else None
+
+
+def passed(other: Served, k: int) -> int:
+    """Return how many fetches of a path come before event ``k``."""
+    return sum(event in other.plan.cuts for event in range(k))
+
+
+def made_events(served: Served, k: int, numbers: Sequence[Any]) -> list[Event]:
+    """Return the first ``k`` events with the numbers of this call."""
+    rows = islice(_numbers(served, numbers), k)
+    return [
+        event.with_numbers(row) if event.kind is Kind.OPERATOR else event
+        for event, row in zip(served.events, rows, strict=False)
+    ]
+
+
+def _numbers(served: Served, numbers: Sequence[Any]) -> Iterator[list[Any]]:
+    """Yield the numbers of each event of a call with these slots."""
+    slots = served.plan.slots
+    for k, event in enumerate(served.events):
+        yield [numbers[slots[k, place]] if (k, place) in slots else value for place, value in enumerate(event.numbers)]

@@ -1,0 +1,59 @@
+"""Code of the program that no recorded call has run, and that may do what torch's calls do not show: ask for the exact
+class of an object, or for the state of the generator.
+
+Where a program has such code, its served calls are watched. Knows neither paths nor graphs.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+from torchjanus.runtime.coexecution.observer import asks_for_class, is_foreign, is_seen_through
+
+__all__ = ["is_exposed"]
+
+_GENERATOR = frozenset({"get_rng_state", "get_state", "fork_rng", "default_generator"})
+
+
+def is_exposed(names: Iterable[str | None]) -> bool:
+    """Whether these modules, or those of the program that they know, have such code. What cannot be read, and a
+    library, counts as having it."""
+    todo, done = list(names), set[str | None]()
+    while todo:
+        name = todo.pop()
+        if name in done or (name or "").startswith("namedtuple_"):
+            continue
+        done.add(name)
+        module = sys.modules.get(name or "")
+        file = getattr(module, "__file__", None) or getattr(getattr(module, "__spec__", None), "origin", None)
+        if file is not None and (file in ("built-in", "frozen") or is_seen_through(file)):
+            continue
+        if module is None or file is None or is_foreign(file) or _asks("".join(linecache.getlines(file)), file):
+            return True
+        todo += (known for value in vars(module).values() if isinstance(known := _module_of(value), str))
+    return False
+
+
+def _module_of(value: Any) -> Any:
+    """Return the name of a module, or of the module of a function or class."""
+    return value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+
+
+@lru_cache(maxsize=256)
+def _asks(source: str, file: str) -> bool:
+    return not source or any(
+        asks_for_class(code) or not _GENERATOR.isdisjoint(code.co_names)
+        for code in _codes(compile(source, file, "exec", dont_inherit=True))
+    )
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
