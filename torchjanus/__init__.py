@@ -1,10 +1,13 @@
 """A speculative just-in-time compiler for imperative PyTorch programs."""
 
+from torchjanus.core.versions import VERSION as __version__
 from torchjanus.core.versions import require_supported
 
 # First of all: what follows may not even import on an old Python or PyTorch.
 require_supported()
 
+from torchjanus.cli.install import install
+from torchjanus.cli.notebook import load_ipython_extension
 from torchjanus.core import logs, settings
 from torchjanus.core.errors import JanusError, NewGraph, NotStaged, Refusal, SourceUnavailable, Unsupported
 from torchjanus.rewrite.hooks import Semantics
@@ -28,8 +31,11 @@ __all__ = [
     "StagedGraph",
     "Statistics",
     "Unsupported",
+    "__version__",
     "explain",
+    "install",
     "load",
+    "load_ipython_extension",
     "speculate",
     "stage",
     "staged",
@@ -39,5 +45,3 @@ __all__ = [
 ]
 
 logs.configure(settings.LOGS.given or "")
-
-__version__ = "0.2.0"

@@ -76,7 +76,7 @@ def registry(monkeypatch: pytest.MonkeyPatch, chosen: list[str]) -> list[Step]:
     monkeypatch.setattr(runtime, "speculated", lambda: tuple(steps))
     monkeypatch.setattr(runtime, "keep_speculated", lambda: None)
     monkeypatch.setattr(cli, "explain", Said)
-    monkeypatch.setattr(runtime, "default_executor", chosen.append)
+    monkeypatch.setattr(runtime, "default_executor", lambda *name: chosen.extend(name) or "replay")
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -135,6 +135,18 @@ def test_calls_are_pythons_until_the_graph_is_there(other: Other) -> None:
     assert other.asked == 1
 
 
+@pytest.mark.parametrize(("at_first", "asked"), [(1, 1), (1000, 0)])
+def test_while_learning_is_free_larger_programs_are_lowered_in_the_call(
+    other: Other, monkeypatch: pytest.MonkeyPatch, at_first: int, asked: int
+) -> None:
+    monkeypatch.setattr(lowering_cache, "MANY", 1)
+    monkeypatch.setattr(lowering_cache, "AT_FIRST", at_first)
+    both = Both()
+    both.calls(4)
+    assert other.asked == asked
+    assert both.step.statistics().speculated == 1 - asked
+
+
 def test_a_call_takes_what_is_there(other: Other) -> None:
     both = Both()
     both.calls(3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import platform
 import sys
@@ -11,7 +10,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import torchjanus
 from torchjanus import runtime
 from torchjanus.cli.debug import debug_command
 from torchjanus.cli.discovery import AFTER, Selection, compiled, watch_imports
@@ -20,19 +18,17 @@ from torchjanus.cli.reasons import listing, page
 from torchjanus.cli.script import NotRunnable, load, locate, run
 from torchjanus.cli.status import show_status
 from torchjanus.cli.summary import (
-    Summary,
     print_report,
     print_steps,
-    summarize,
+    summary_of,
     write_json,
     write_page,
     write_trace,
 )
 from torchjanus.core.errors import Unsupported
 from torchjanus.core.reasons import reasons
-from torchjanus.core.versions import installed_torch
+from torchjanus.core.versions import VERSION, installed_torch
 from torchjanus.execute.compiled import server
-from torchjanus.host.collectives import communicated
 from torchjanus.runtime.report.explanation import explain
 
 __all__ = ["main"]
@@ -41,7 +37,9 @@ USAGE_ERROR = 2
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="torchjanus", description=torchjanus.__doc__, allow_abbrev=False)
+    top = argparse.ArgumentParser(
+        prog="torchjanus", description="A speculative just-in-time compiler.", allow_abbrev=False
+    )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     running = commands.add_parser(
         "run",
@@ -100,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given, rest = given[: given.index("--")], given[given.index("--") + 1 :]
     options = parser().parse_args(given)
     if options.command == "version":
-        print(f"torchjanus {torchjanus.__version__}, PyTorch {installed_torch()}, Python {platform.python_version()}")
+        print(f"torchjanus {VERSION}, PyTorch {installed_torch()}, Python {platform.python_version()}")
         return 0
     if options.command == "explain":
         return explain_code(options.code, options.all)
@@ -109,11 +107,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.script, rest, options.function, options.only, options.list_passes, options.executor
         )
     selection = None if options.marked else Selection(options.only, options.exclude, options.after)
-    return run_command(options, selection)
+    return run_command(options, selection, alone=arguments is None)
 
 
-def run_command(options: argparse.Namespace, selection: Selection | None) -> int:
-    """Run a script and report on it. ``selection``: which steps to look for, if any. Returns the exit code."""
+def run_command(options: argparse.Namespace, selection: Selection | None, *, alone: bool) -> int:
+    """Run a script and report on it. ``selection``: which steps to look for, if any; ``alone``: whether this process
+    has done nothing else. Returns the exit code."""
     script, arguments, executor = options.script, options.arguments, options.executor
     module = script if options.module else None
     try:
@@ -138,20 +137,12 @@ def run_command(options: argparse.Namespace, selection: Selection | None) -> int
     runtime.keep_speculated()
     if selection is not None:
         watch_imports(selection)
-        if selection.taken and runtime.default_executor() != "replay":
-            server.start()  # it imports what it needs while the script loads its data
+    if runtime.default_executor() != "replay":
+        server.start(forks=alone)  # it imports the rest of what it needs while the script loads its data
     show_status()
     begin = time.perf_counter()
     exit_code = run(code, script, arguments, module)
-    summary = Summary(
-        script=script,
-        arguments=tuple(arguments),
-        exit_code=exit_code,
-        seconds=time.perf_counter() - begin,
-        functions=tuple(summarize(step, explain) for step in runtime.speculated()),
-        left=() if selection is None else tuple(selection.reasons()),
-        communicated=dataclasses.asdict(communicated),
-    )
+    summary = summary_of(script, arguments, exit_code, time.perf_counter() - begin, selection, explain)
     if (whole := with_other_ranks(summary)) is None:
         return exit_code
     if not options.no_report:

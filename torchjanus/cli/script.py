@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from torchjanus.core.errors import JanusError
 
-__all__ = ["NotRunnable", "Program", "load", "locate", "run"]
+__all__ = ["NotRunnable", "Program", "execute", "load", "locate", "run"]
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
 INTERRUPTED = 128 + 2  # what a shell reports for a program that SIGINT ended
@@ -94,11 +94,16 @@ def run(program: Program | SyntaxError, script: str, arguments: Sequence[str], m
     else:
         # The first element belongs to the command (the folder of its launcher, or the current one under -m).
         sys.path[0:1] = [str(Path(script).resolve().parent)]
+    return execute(program, main.__dict__)
+
+
+def execute(program: Program | SyntaxError, variables: dict[str, Any]) -> int:
+    """Run a program in the main module that has these variables, and return python's exit code."""
     try:
         if isinstance(program, SyntaxError):
             raise program
-        program.bind(main.__dict__)
-        exec(program.code, main.__dict__)
+        program.bind(variables)
+        exec(program.code, variables)
     except SystemExit as request:
         return exit_code(request)
     except BaseException as error:

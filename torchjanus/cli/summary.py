@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from torchjanus import runtime
+from torchjanus.cli.discovery import Selection
+from torchjanus.host.collectives import communicated
 from torchjanus.runtime.report.chrome_trace import chrome_trace
 from torchjanus.runtime.report.page import html_page
 
@@ -19,6 +22,7 @@ __all__ = [
     "Summary",
     "print_report",
     "summarize",
+    "summary_of",
     "write_json",
     "write_page",
     "write_trace",
@@ -81,14 +85,33 @@ def summarize(step: S, explain: Callable[[S], Explained]) -> FunctionSummary:
     return FunctionSummary(name, counts, str(explained), explained.detailed(), explained.data())
 
 
+def summary_of(
+    script: str,
+    arguments: Sequence[str],
+    exit_code: int,
+    seconds: float,
+    selection: Selection | None,
+    explain: Callable[[Any], Explained],
+) -> Summary:
+    """Return the summary of all functions that have been speculated on."""
+    return Summary(
+        script=script,
+        arguments=tuple(arguments),
+        exit_code=exit_code,
+        seconds=seconds,
+        functions=tuple(summarize(step, explain) for step in runtime.speculated()),
+        left=() if selection is None else (*selection.reasons(), *selection.unwatched()),
+        communicated=dataclasses.asdict(communicated),
+    )
+
+
 def print_report(summary: Summary, detail: bool) -> None:
     """Print a screen on each function to standard error; with ``detail`` everything, unwrapped."""
     lines = ["", f"torchjanus: report on {summary.script}"]
     if not summary.functions:
-        lines += [
-            "Nothing was speculated on: no training or evaluation step was found whose calls take a second together.",
-            "Mark the training step with @torchjanus.speculate, or call torchjanus.speculate(step).",
-        ]
+        found = "" if summary.left else ": no training or evaluation step was found"
+        lines.append(f"Nothing was speculated on{found}.")
+        lines.append("A step can be marked with @torchjanus.speculate, or torchjanus.speculate(step).")
     if summary.left:
         lines += ["left to Python:", *(f"  {line}" for line in summary.left)]
     for function in summary.functions:

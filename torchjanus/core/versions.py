@@ -9,7 +9,9 @@ import warnings
 
 from torchjanus.core.errors import Unsupported
 
-__all__ = ["OLDEST_PYTHON", "OLDEST_TORCH", "TESTED_PYTHON", "installed_torch", "require_supported"]
+__all__ = ["OLDEST_PYTHON", "OLDEST_TORCH", "TESTED_PYTHON", "VERSION", "installed_torch", "require_supported"]
+
+VERSION = "0.2.0"  # of torchjanus
 
 Version = tuple[int, int]
 

@@ -87,6 +87,8 @@ import os, sys, time
 from pathlib import Path
 from torchjanus.execute.compiled import server
 
+server.start(forks=sys.argv[3] == "forks")
+assert isinstance(server._server._process, server._Fork) == (sys.argv[3] == "forks")
 os.mkfifo(Path(sys.argv[1], "program"))
 child = server.fork(server.PRELOADED[0], sys.argv[1], {})
 while not Path(sys.argv[1], "log").exists():
@@ -98,10 +100,11 @@ if sys.argv[2] == "killed":
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked up in /proc")
+@pytest.mark.parametrize("server", ["forks", "starts"])
 @pytest.mark.parametrize("how", ["ended", "killed"])
-def test_nothing_outlives_the_program(tmp_path: Path, how: str) -> None:
+def test_nothing_outlives_the_program(tmp_path: Path, how: str, server: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path), how],
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path), how, server],
         capture_output=True,
         text=True,
         timeout=LONG,

@@ -13,6 +13,9 @@ import torch
 
 import torchjanus
 from tests.runtime.report import programs
+from torchjanus.core.errors import NOWHERE
+from torchjanus.runtime import Event
+from torchjanus.runtime.report.costs import Cost, _remedy
 from torchjanus.runtime.report.screen import HEIGHT
 from torchjanus.runtime.runs.call_times import COMPILED, GRAPH, KEPT, MOST_BINS, WATCHED, CallTimes
 
@@ -150,3 +153,25 @@ def test_short_calls_by_graphs_are_counted_by_some_of_them() -> None:
         times.took(number + 1, COMPILED, number * 1e-4, number * 1e-4 + 5e-5)
     assert made < 2000
     assert abs(times.total[COMPILED][0] - 5000) <= 8
+
+
+def test_why_calls_are_pythons_is_said_if_more_than_a_few_are() -> None:
+    step = programs.trained()
+    step._learning.event_log.record("budget", "there is no time to learn")
+    counts = step._learning.counts
+    counts.speculated, counts.imperative = 1000, 20
+    assert "no time to learn" not in said(step)
+    counts.imperative = 100
+    assert "Python's there is no time to learn" in said(step)
+
+
+def test_the_way_out_names_numbers_and_sizes_only() -> None:
+    number = Event(4, NOWHERE, "miss", "step.lr == 0.1, but now there is 0.2")
+    tensor = Event(5, NOWHERE, "miss", "order is the same Tensor, but now there is int64[9]")
+    condition = Event(6, NOWHERE, "miss", "(i <= 1000) is True, but now there is 1001")
+    relaxed = {"step.lr == 0.1", "order is the same Tensor"}
+    told = [_remedy("miss", one.text.partition(", but now")[0], relaxed, one) for one in (number, tensor, condition)]
+    assert told[0] == 'Nothing: it is an input now. torchjanus.vary("step.lr") saves the miss.'
+    assert told[1] == "Nothing: it is an input now."
+    assert "each gets a graph" in told[2]
+    assert Cost("", NOWHERE, "", "", seconds=53.99).price == "54.0 s"

@@ -106,6 +106,19 @@ def test_then_learning_has_a_share_of_the_time(clock: Clock) -> None:
     assert account.overhead.share <= SHARE + BURST / eager
 
 
+def test_short_trials_wait_for_no_debt(clock: Clock) -> None:
+    account = begun(clock)
+    account.charge("make", 30.0)
+    by_python(account, 0.01, 200)  # the make is of another second
+    assert not account.allows("watch")
+    for _ in range(3):
+        assert account.allows("trial")
+        account.charge("trial", 0.03)
+    account.charge("trial", 0.2)  # it takes long: it is saved up for, as all else
+    by_python(account, 0.01, 200)
+    assert not account.allows("trial")
+
+
 def test_in_no_second_it_takes_more_than_15_percent(clock: Clock) -> None:
     account = begun(clock)
     calls: list[tuple[float, float]] = []  # seconds, and in eager

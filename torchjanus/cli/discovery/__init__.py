@@ -7,7 +7,7 @@ itself is a speculated function like any other. It must not know how functions a
 from __future__ import annotations
 
 from torchjanus.cli.discovery.candidates import Candidate
-from torchjanus.cli.discovery.imports import Selection, compiled, watch_imports
+from torchjanus.cli.discovery.imports import Module, Selection, compiled, watch_imports, with_steps
 from torchjanus.cli.discovery.steps import AFTER, Step
 
-__all__ = ["AFTER", "Candidate", "Selection", "Step", "compiled", "watch_imports"]
+__all__ = ["AFTER", "Candidate", "Module", "Selection", "Step", "compiled", "watch_imports", "with_steps"]

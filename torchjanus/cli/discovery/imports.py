@@ -11,6 +11,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
+import math
 import os
 import sys
 import sysconfig
@@ -24,10 +25,12 @@ from typing import Any
 from torchjanus.cli.discovery.candidates import Candidate, candidates, mentions_training
 from torchjanus.cli.discovery.outline import NotOutlined, Outlined, outline
 from torchjanus.cli.discovery.steps import AFTER, Step
-from torchjanus.rewrite.source import Found, adopt, compile_alone, definitions, filled
+from torchjanus.rewrite.source import FUTURE, Found, adopt, compile_alone, definitions, filled
+from torchjanus.rewrite.syntax.sites import location_of
+from torchjanus.rewrite.syntax.walk import place
 from torchjanus.semantics.known.trusted import is_installed
 
-__all__ = ["Module", "Selection", "compiled", "watch_imports"]
+__all__ = ["Module", "Selection", "compiled", "watch_imports", "with_steps"]
 
 PLACEHOLDER = "\0@torchjanus-step-"  # with a number: what stands for a step in code until it is compiled
 
@@ -36,7 +39,8 @@ PLACEHOLDER = "\0@torchjanus-step-"  # with a number: what stands for a step in 
 class Selection:
     """Which steps are wanted, by patterns of function names or ``file:line``; and what was found.
 
-    ``after``: how many seconds Python's calls of a step take before one is watched.
+    ``after``: how many seconds Python's calls of a step take before one is watched. ``read_later``: whether code that
+    is not in the module may read any of its variables, as the cells of a notebook do.
 
     ``taken``: the steps that are speculated on. ``left``: the candidates that are not, with the reason.
     """
@@ -44,12 +48,17 @@ class Selection:
     only: Sequence[str] = ()
     exclude: Sequence[str] = ()
     after: float = AFTER
+    read_later: bool = False
     taken: list[Step] = field(default_factory=list)
     left: list[tuple[str, Candidate, str]] = field(default_factory=list)
 
     def reasons(self) -> list[str]:
         """Return the candidates that are left to Python, each with its place and the reason."""
         return [f"{file}:{candidate.line} ({candidate}): {why}" for file, candidate, why in self.left]
+
+    def unwatched(self) -> list[str]:
+        """Return the steps that were over before one of their calls was watched."""
+        return [f"{step.description}: {why}" for step in self.taken if (why := step.unwatched)]
 
     def wants(self, file: str, candidate: Candidate) -> bool:
         """Whether the patterns let a candidate of ``file`` pass."""
@@ -81,28 +90,36 @@ def compiled(source: str | bytes, file: str, selection: Selection | None) -> Mod
     text = importlib.util.decode_source(source) if isinstance(source, bytes) else source
     if selection is None or not mentions_training(text):
         return Module(plain)
-    tree = ast.parse(text, file)
+    return with_steps(ast.parse(text, file), plain, selection)
+
+
+def with_steps(tree: ast.Module, plain: CodeType, selection: Selection, behind: int = 0) -> Module:
+    """Compile a module with its steps outlined, without its first ``behind`` statements. ``plain``: its code."""
+    file = plain.co_filename
+    first = tree.body[behind].lineno if behind < len(tree.body) else math.inf
     places = definitions(tree)
     imported = next((found.imported for group in places.values() for found in group), frozenset())
     steps: list[Step] = []
     outlined: list[tuple[Candidate, Outlined]] = []
     for candidate in candidates(tree):
+        if candidate.line < first:
+            continue  # it has been defined, or has run
         if not selection.wants(file, candidate):
             selection.left.append((file, candidate, "it is not among those asked for"))
             continue
         try:
-            made = outline(candidate, tree, f"{PLACEHOLDER}{len(steps)}")
+            made = outline(candidate, tree, f"{PLACEHOLDER}{len(steps)}", read_later=selection.read_later)
             step = _step(file, candidate, Found(made.function, candidate.private, imported), plain, selection.after)
         except NotOutlined as why:
             selection.left.append((file, candidate, str(why)))
             continue
         steps.append(step)
         outlined.append((candidate, made))
-    if not steps:
+    if not steps and not behind:
         return Module(plain)
     selection.taken += steps
     code = filled(
-        _compiled_with(tree, plain.co_filename, outlined),
+        _compiled_with(tree, plain, outlined, behind),
         {f"{PLACEHOLDER}{number}": step for number, step in enumerate(steps)},
     )
     _adopt_old(code, places)
@@ -121,16 +138,23 @@ def _step(file: str, candidate: Candidate, found: Found, plain: CodeType, after:
     return Step(code, candidate.name, f"{candidate} of {os.path.basename(file)}", after)
 
 
-def _compiled_with(tree: ast.Module, file: str, outlined: Sequence[tuple[Candidate, Outlined]]) -> CodeType:
-    """Compile the module with each candidate's statements replaced. The tree is afterwards what it was."""
+def _compiled_with(
+    tree: ast.Module, plain: CodeType, outlined: Sequence[tuple[Candidate, Outlined]], behind: int
+) -> CodeType:
+    """Compile the module with each candidate's statements replaced, without its first ``behind`` statements. The tree
+    is afterwards what it was."""
     holders = [candidate.loop or candidate.scope for candidate, _ in outlined]
     old = [holder.body for holder in holders]
     for holder, (_, made) in zip(holders, outlined, strict=True):
         holder.body = made.body
+    rest = tree
+    if behind:  # a string that comes first now is no docstring
+        rest = ast.Module([place(ast.Pass(), location_of(tree.body[behind - 1])), *tree.body[behind:]], [])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they were given for the plain code; and here constants are called
-            return compile(tree, file, "exec", dont_inherit=True)
+            code: CodeType = compile(rest, plain.co_filename, "exec", plain.co_flags & FUTURE, dont_inherit=True)
+            return code
     finally:
         for holder, body in zip(holders, old, strict=True):
             holder.body = body

@@ -57,8 +57,9 @@ class Outlined:
     body: list[ast.stmt]
 
 
-def outline(candidate: Candidate, tree: ast.Module, callee: str) -> Outlined:
-    """Return the candidate outlined. ``callee``: the constant that stands for the outlined function where it is called.
+def outline(candidate: Candidate, tree: ast.Module, callee: str, *, read_later: bool = False) -> Outlined:
+    """Return the candidate outlined. ``callee``: the constant that stands for the outlined function where it is called;
+    ``read_later``: whether code that is not in the tree may read any variable of the module.
 
     Raises NotOutlined.
     """
@@ -66,7 +67,7 @@ def outline(candidate: Candidate, tree: ast.Module, callee: str) -> Outlined:
     if candidate.loop is None:
         return _function(candidate, callee)
     if isinstance(candidate.scope, ast.Module):
-        return _of_module(candidate, candidate.loop, tree, callee)
+        return _of_module(candidate, candidate.loop, tree, callee, read_later)
     return _of_function(candidate, candidate.loop, callee)
 
 
@@ -95,7 +96,7 @@ def _require_plain(candidate: Candidate) -> None:
 # ---- loops of a module ----
 
 
-def _of_module(candidate: Candidate, loop: Loop, tree: ast.Module, callee: str) -> Outlined:
+def _of_module(candidate: Candidate, loop: Loop, tree: ast.Module, callee: str, read_later: bool) -> Outlined:
     body = loop.body
     inside = {id(node) for statement in body for node in ast.walk(statement)}
     elsewhere = {
@@ -105,7 +106,7 @@ def _of_module(candidate: Candidate, loop: Loop, tree: ast.Module, callee: str) 
         for name in (*([node.id] if isinstance(node, ast.Name) else []), *getattr(node, "names", []))
         if isinstance(name, str)
     }
-    if "globals" in elsewhere or "vars" in elsewhere or "exec" in elsewhere or "eval" in elsewhere:
+    if read_later or "globals" in elsewhere or "vars" in elsewhere or "exec" in elsewhere or "eval" in elsewhere:
         elsewhere |= bound(body)
     own = bound(body)
     entry = live_before([place(ast.While(_true(loop), body, []), location_of(loop))], Around())

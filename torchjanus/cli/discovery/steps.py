@@ -56,6 +56,14 @@ class Step:
         return self.speculated(*args, **kwargs)
 
     @property
+    def unwatched(self) -> str:
+        """Why none of its calls was watched; "" if one was, or none was made here (a step may call another)."""
+        if self.speculated is not None or not self._calls:
+            return ""
+        calls = "its call" if self._calls == 1 else f"its {self._calls} calls"
+        return f"{calls} took {self._seconds:.1f} s together; one is watched after {self._after:.1f} s"
+
+    @property
     def __janus_target__(self) -> Callable[..., Any]:
         """The function that another function's watching enters in place of this object."""
         assert self._fn is not None

@@ -2,6 +2,7 @@
 
 Importing torch, Inductor and torchjanus takes seconds, which a program of a minute cannot wait. The server is started
 with the first watched call, imports beside it, and ends when it has had no order for a while or the program has ended.
+``torchjanus run`` starts it before the script, as a fork of itself, which has most of the imports.
 Where there is no ``fork``, or the settings in the environment have changed since, children are started as before.
 This module does not know what the children do.
 """
@@ -22,10 +23,11 @@ import tempfile
 import threading
 import time
 import traceback
+import warnings
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 __all__ = ["PRELOADED", "Forked", "close", "fork", "start"]
 
@@ -42,6 +44,7 @@ niceness = 0  # of this process, if the server has forked it
 _IDLE = 120.0  # seconds without an order and without a child, after which the server ends
 _STEP = 0.02  # seconds between two looks at children that may have ended
 _LOOK = 0.25  # seconds between two looks whether the program is alive
+_ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # of the server
 _SETTINGS = ("TORCH", "OMP_", "MKL_", "KMP_", "CXX", "CC", "CUDA_", "PYTHONHASHSEED")
 
 
@@ -76,16 +79,46 @@ class Forked:
             self.ended(-signal.SIGKILL)
 
 
+class _Fork:
+    """A fork of this process that serves. It has the interface of ``Popen`` that is needed here."""
+
+    def __init__(self) -> None:
+        orders, answers = os.pipe(), os.pipe()
+        with warnings.catch_warnings():  # threads of NumPy's: they are idle, and ended in the fork
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.pid = os.fork()
+        if self.pid == 0:
+            _serve(orders[0], answers[1])
+        for end in (orders[0], answers[1]):
+            os.close(end)
+        self.stdin, self.stdout = os.fdopen(orders[1], "wb"), os.fdopen(answers[0], "rb")
+
+    def kill(self) -> None:
+        """Kill it. Only ``wait`` gives its number back to the system."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Return when it has ended."""
+        with contextlib.suppress(ChildProcessError):  # the program has waited for any child
+            os.waitpid(self.pid, 0)
+        self.pid = 0
+
+
+def _process_of_its_own() -> subprocess.Popen[bytes]:
+    paths = os.pathsep.join(part for part in sys.path if part)
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": paths, **_ENVIRONMENT}, process_group=0,
+    )  # fmt: skip
+
+
 class _Server:
     """The server as its owner sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, begin: Callable[[], subprocess.Popen[bytes] | _Fork]) -> None:
         self.settings = _settings()
-        paths = os.pathsep.join(part for part in sys.path if part)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": paths, "TORCHINDUCTOR_COMPILE_THREADS": "1"}, process_group=0,
-        )  # fmt: skip
+        self._process = begin()
         self._lock = threading.Lock()
         self._children: dict[int, Forked] = {}
         self._orders = 0
@@ -143,14 +176,15 @@ _server: _Server | None = None
 _starting = threading.Lock()
 
 
-def start() -> None:
-    """Start the server, if there is none and there can be one."""
+def start(*, forks: bool = False) -> None:
+    """Start the server, if there is none and there can be one. ``forks``: as a fork, since no code of the program has
+    run in this process, and torch has computed nothing."""
     global _server
     if not hasattr(os, "fork") or not hasattr(os, "killpg"):
         return
     with _starting:
         if _server is None or not _server.alive:
-            _server = _Server()
+            _server = _Server(_Fork if forks and threading.active_count() == 1 else _process_of_its_own)
 
 
 def fork(module: str, folder: str, environment: Mapping[str, str]) -> Forked | None:
@@ -271,6 +305,26 @@ def _child(order: dict[str, Any]) -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+        os._exit(code)
+
+
+def _serve(orders: int, answers: int) -> Never:
+    """In the fork: serve, and end."""
+    global niceness
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        os.nice(NICENESS)
+        niceness = NICENESS
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for old, new in ((0, orders), (1, nothing), (2, nothing)):
+            os.dup2(new, old)
+        os.environ.update(_ENVIRONMENT)
+        if (config := sys.modules.get("torch._inductor.config")) is not None:  # it has read the environment
+            config.compile_threads = 1  # type: ignore[attr-defined]
+        _Serving(answers, (*PRELOADED, *_LATER)).run()
+        code = 0
+    finally:
         os._exit(code)
 
 

@@ -278,7 +278,11 @@ class Learning:
     @property
     def _away(self) -> RemoteLowering | None:
         """The other processes that may make graphs; None if graphs are made here."""
-        return self.pending_graphs.remote if self.routes.executor == "auto" and self.pending_graphs.may_wait else None
+        if self.routes.executor != "auto" or not self.pending_graphs.may_wait:
+            return None
+        remote = self.pending_graphs.remote
+        remote.at_first = self.budget.is_free
+        return remote
 
     def _make(self, group: Group) -> Route | None:
         """Make an entry of a path, alone or in a tree with others. Returns the first route to try."""

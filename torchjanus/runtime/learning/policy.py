@@ -234,7 +234,8 @@ class LearningPolicy:
         if not self._waited:
             self._waited = True
             what, place = self._paths.difference()
-            made = f"{self._counts.compiles} graphs and {self._counts.watched} watched calls"
+            graphs = "1 graph" if self._counts.compiles == 1 else f"{self._counts.compiles} graphs"
+            made = f"{graphs} and {self._counts.watched} watched calls"
             differ = f", and calls still differ ({what})" if what else ""
             rest = "From now on calls that no graph can make are Python's, but for a small share of the time"
             hold = f" {_HOLD}" if what else ""

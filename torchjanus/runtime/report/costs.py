@@ -23,6 +23,8 @@ _REMEDIES = (
     (" is of type ", "Nothing: each class gets a graph of its own."),
     (" == ", "Let it be a tensor or a number that the step computes with, or keep it constant."),
     (".shape[", "Pad to a few sizes."),
+    (" is True, but", "Nothing, if both happen often: each gets a graph of its own."),
+    (" is False, but", "Nothing, if both happen often: each gets a graph of its own."),
 )
 _BRANCH = "Both ways get a graph if they are taken often. If not: torch.where(), or decide outside of the step."
 
@@ -42,11 +44,11 @@ class Cost:
 
     @property
     def price(self) -> str:
-        """The price in milliseconds."""
+        """The price, in milliseconds or seconds."""
         if not self.seconds:
             return "each call" if self.each else "-"
-        shown = f"{self.seconds * 1e3:.{0 if self.seconds >= 0.1 else 2 if self.seconds < 1e-3 else 1}f}"
-        return f"{shown} ms{' a call' if self.each else ''}"
+        shown = f"{self.seconds * 1e3:.{0 if self.seconds >= 0.1 else 2 if self.seconds < 1e-3 else 1}f} ms"
+        return f"{shown if self.seconds < 1 else f'{self.seconds:.1f} s'}{' a call' if self.each else ''}"
 
 
 def costs_of(explained: Explained) -> list[Cost]:
@@ -102,6 +104,6 @@ def _remedy(kind: str, assumed: str, relaxed: set[str], event: Event) -> str:
     names = (one for text in relaxed for one in text.split(" was ")[0].split(", "))
     sizes = next((one for one in names if one.startswith(f"{name}.shape[")), "")
     if sizes or assumed in relaxed:
-        name = sizes or name
-        return f'Nothing: it is an input now. torchjanus.vary("{name}") saves the miss.'
+        saved = f' torchjanus.vary("{sizes or name}") saves the miss.' if sizes or " == " in assumed else ""
+        return f"Nothing: it is an input now.{saved}"
     return next((remedy for part, remedy in _REMEDIES if part in event.text), "")

@@ -35,7 +35,8 @@ def detail_lines(explanation: Explained) -> list[str]:
     if explanation.given_up:
         lines.append(f"  runs imperatively: {explanation.given_up}")
     if explanation.being_made:
-        lines.append(f"  {explanation.being_made}; until then calls are Python's (step.wait() waits for it)")
+        until = "until then calls that need it are Python's (step.wait() waits for it)"
+        lines.append(f"  {explanation.being_made}; {until}")
     for entry in explanation.entries:
         lines += _entry_lines(entry)
     if explanation.coexecution is not None:

@@ -18,6 +18,7 @@ __all__ = ["HEIGHT", "WIDTH", "headline", "in_words", "screen_lines", "speed"]
 
 WIDTH = 80
 _WHY = ("budget", "imperative", "closed", "executor")  # events that say why calls are Python's
+FEW = 0.05  # of the calls that graphs made: if so many were Python's, nobody asks why
 HEIGHT = 24
 _LATELY = 9  # calls, of which most say who makes the calls now
 _EACH = 2  # lines of one sentence, at most
@@ -64,9 +65,9 @@ def _summary(explained: Explained) -> Iterator[tuple[str, str]]:
     if explained.contest is not None:
         yield "chosen", str(explained.contest)
     if explained.being_made:
-        yield "waiting", f"{explained.being_made}; until then calls are Python's"
+        yield "waiting", f"{explained.being_made}; until then calls that need it are Python's"
     why = next((event for event in reversed(explained.events) if event.kind in _WHY), None)
-    if why is not None and not explained.refusals and counts.imperative > 1:
+    if why is not None and not explained.refusals and counts.imperative > max(1, FEW * counts.speculated):
         yield "Python's", why.text
     if counts.watched:
         one = explained.overhead

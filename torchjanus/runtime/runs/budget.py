@@ -10,8 +10,8 @@ was of no use.
 
 While there is no graph at all, one watched call may overdraw the account, unless runs have differed for long. So may
 the first graph once two runs are alike, and later runs if the account is full. The debt is paid back before anything
-else. Later on, what costs more than the account can hold is saved up for. After the first window, learning that takes a
-large part of a window is the only learning in it.
+else but short trials of compiled code. Later on, what costs more than the account can hold is saved up for. After the
+first window, learning that takes a large part of a window is the only learning in it.
 
 With an executor named by the user nothing is limited: which calls run as graphs must not depend on the clock. A part of
 a step has prices of its own, and the account of the step, which is charged for both. This module does not know what is
@@ -207,6 +207,9 @@ class Budget:
         if account._is_spent(self._prices.get(kind, 0.0)):
             return False
         if first and kind == "make" and self._alike:
+            return True
+        # Trials are few, and what they find faster pays for the rest: they wait for no debt.
+        if kind == "trial" and self._prices.get(kind, 0.0) <= BURST * account.window:
             return True
         if first and kind == "watch" and not account._lent and self._useless < UNLIKE:
             account._lent = True

@@ -46,8 +46,9 @@ __all__ = [
 log = logger("store")
 
 # Operations of a program; larger ones are lowered in another process. Lowering so many takes 0.2 s in a watched call;
-# another process needs seconds to start, and short scripts of small programs are over by then.
+# another process needs seconds, more where cores are busy, and short scripts of small programs are over by then.
 MANY = 50
+AT_FIRST = 2  # times as many are lowered in a watched call while learning is free
 
 
 class Pending(Exception):
@@ -64,6 +65,7 @@ class RemoteLowering:
     def __init__(self) -> None:
         self._tickets: dict[str, Ticket] = {}
         self._asked: _LoweringRequest | None = None  # the latest request
+        self.at_first = False  # whether learning is free
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -105,7 +107,8 @@ class RemoteLowering:
         program = asked.program
         ticket = self._tickets.get(asked.key)
         if ticket is None:
-            large = len(program.nodes) > MANY or has_loops(program) or bool(own_functions(program))
+            most = AT_FIRST * MANY if self.at_first else MANY
+            large = len(program.nodes) > most or has_loops(program) or bool(own_functions(program))
             large = large or any(of_layers(node.func) for node in program.nodes)
             request = Lowering.request(program, asked.text) if large and asked.text is not None else None
             if request is None:
