@@ -377,7 +377,7 @@ def test_a_function_that_makes_graph_after_graph_runs_as_it_is_meanwhile(
     put_off = fast.statistics()
     assert put_off.compiles == 1
     (event,) = [event for event in fast.events if event.kind == "budget"]
-    assert "1 graphs and" in event.text and "Python's, but for a small share of the time" in event.text
+    assert "1 graph and" in event.text and "Python's, but for a small share of the time" in event.text
     assert "10.0 s beyond the" in str(torchjanus.explain(fast, detail=True)) and fast.overhead.seconds >= 10.0
     call("a", 1)
     assert fast.statistics().speculated == put_off.speculated + 1  # graphs that there are go on
