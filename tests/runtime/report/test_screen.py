@@ -170,8 +170,10 @@ def test_the_way_out_names_numbers_and_sizes_only() -> None:
     tensor = Event(5, NOWHERE, "miss", "order is the same Tensor, but now there is int64[9]")
     condition = Event(6, NOWHERE, "miss", "(i <= 1000) is True, but now there is 1001")
     relaxed = {"step.lr == 0.1", "order is the same Tensor"}
-    told = [_remedy("miss", one.text.partition(", but now")[0], relaxed, one) for one in (number, tensor, condition)]
-    assert told[0] == 'Nothing: it is an input now. torchjanus.vary("step.lr") saves the miss.'
-    assert told[1] == "Nothing: it is an input now."
-    assert "each gets a graph" in told[2]
+    remedies = [
+        _remedy("miss", one.text.partition(", but now")[0], relaxed, one) for one in (number, tensor, condition)
+    ]
+    assert remedies[0] == 'Nothing: it is an input now. torchjanus.vary("step.lr") saves the miss.'
+    assert remedies[1] == "Nothing: it is an input now."
+    assert "each gets a graph" in remedies[2]
     assert Cost("", NOWHERE, "", "", seconds=53.99).price == "54.0 s"
