@@ -166,9 +166,9 @@ def test_why_calls_are_pythons_is_said_if_more_than_a_few_are() -> None:
 
 
 def test_the_way_out_names_numbers_and_sizes_only() -> None:
-    number = Event(4, NOWHERE, "miss", "step.lr == 0.1, but now there is 0.2")
-    tensor = Event(5, NOWHERE, "miss", "order is the same Tensor, but now there is int64[9]")
-    condition = Event(6, NOWHERE, "miss", "(i <= 1000) is True, but now there is 1001")
+    number = Event(4, "miss", "step.lr == 0.1, but now there is 0.2")
+    tensor = Event(5, "miss", "order is the same Tensor, but now there is int64[9]")
+    condition = Event(6, "miss", "(i <= 1000) is True, but now there is 1001")
     relaxed = {"step.lr == 0.1", "order is the same Tensor"}
     remedies = [
         _remedy("miss", one.text.partition(", but now")[0], relaxed, one) for one in (number, tensor, condition)
