@@ -10,11 +10,13 @@ from torchjanus.cli.install import install
 from torchjanus.cli.notebook import load_ipython_extension
 from torchjanus.core import logs, settings
 from torchjanus.core.errors import JanusError, NewGraph, NotStaged, Refusal, SourceUnavailable, Unsupported
+from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks import Semantics
 from torchjanus.runtime import Speculated, Statistics, load, speculate, stance, vary
 from torchjanus.runtime.report.explanation import Explanation, explain
 from torchjanus.runtime.staging import Rep, StagedGraph, stage, staged
 from torchjanus.semantics.protocols.imperative import Imperative
+from torchjanus.semantics.protocols.protocols import Protocols
 from torchjanus.semantics.protocols.virtualize import virtualize
 
 __all__ = [
@@ -23,9 +25,11 @@ __all__ = [
     "JanusError",
     "NewGraph",
     "NotStaged",
+    "Protocols",
     "Refusal",
     "Rep",
     "Semantics",
+    "Site",
     "SourceUnavailable",
     "Speculated",
     "StagedGraph",
