@@ -338,6 +338,14 @@ def test_only_the_wanted_steps_are_taken() -> None:
         assert [step.name for step in selection.taken] == names
 
 
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_loop_is_named_by_its_own_line_or_the_first_of_its_body(behind: int) -> None:
+    source = PRELUDE + "for x in [1, 2]:\n    Loss(x).backward()\n    opt.step()\n"
+    selection = Selection(only=[f"program.py:{source[: source.index('for x')].count(chr(10)) + 1 + behind}"])
+    compiled(source, "program.py", selection)
+    assert len(selection.taken) == 1
+
+
 def test_a_program_that_marks_its_step_is_left_alone() -> None:
     source = "import torchjanus\n" + PRELUDE + "def one(x):\n Loss(x).backward(); opt.step()\n"
     assert not compiled(source, "program.py", Selection()).steps

@@ -62,7 +62,9 @@ class Selection:
 
     def wants(self, file: str, candidate: Candidate) -> bool:
         """Whether the patterns let a candidate of ``file`` pass."""
-        names = (candidate.name, f"{file}:{candidate.line}", f"{os.path.basename(file)}:{candidate.line}")
+        # A report names the first line of a loop's body, a dry run that of the loop: either is understood.
+        lines = (candidate.line, candidate.body[0].lineno)
+        names = [candidate.name, *(f"{at}:{line}" for at in (file, os.path.basename(file)) for line in lines)]
 
         def met(patterns: Sequence[str]) -> bool:
             return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
