@@ -5,6 +5,8 @@ on paper, what a link costs many processes.
 
 Transfers of a process follow each other: each takes ``latency`` seconds and its bytes over ``rate``, after all of them
 have come to it. It also counts what goes out. For measurements only.
+
+Takes a second: it computes on paper.
 """
 
 from __future__ import annotations
