@@ -41,7 +41,7 @@ def test_a_step_that_settles_late_is_looked_at_again(monkeypatch: pytest.MonkeyP
         name = str(next(names))
         assert list(fast(x, name)) == [name]
     assert "6 calls were watched and calls still differ" in fast.given_up
-    assert "until call 60 the function runs as it is" in str(fast.events[-1])
+    assert any("until call 60 the function runs as it is" in event.text for event in fast.events)
     for at in range(12):
         assert fast(x + at, "last")["last"].equal((x + at) * 2)
     assert fast.given_up == ""
