@@ -26,7 +26,7 @@ __all__ = ["Contest", "Standing"]
 FIRST = 30  # calls before co-execution is tried: until then parts are learnt
 TRIED = 24  # calls that co-execution is given at most without being ready
 READY = 3  # calls in a row that co-execution has served, after which it is measured
-ROUNDS = 9  # calls of each contender in a measurement
+MEASURED = 9  # calls of each contender in a measurement
 SERVED = 0.75  # of its measured calls co-execution has to serve
 MARGIN = 0.97  # of plain Python's time: what another contender has to keep below
 AGAIN = 500  # calls until the next measurement; doubled each time
@@ -139,11 +139,11 @@ class Contest:
         self._times, self._served = {name: [] for name in contenders}, 0
 
     def _measured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a call by the contender whose turn it is, and time it. Each has each place in a round equally often."""
+        """Make a call by the contender that comes next, and time it. Each is first equally often."""
         times = self._times
         number = sum(map(len, times.values()))
-        turn, place = divmod(number, len(times))
-        contender = [*times][(place + turn) % len(times)]
+        repetition, place = divmod(number, len(times))
+        contender = [*times][(place + repetition) % len(times)]
         before = self._log.counts.speculated
         begun = self._clock()
         if contender is COEXECUTION:
@@ -152,14 +152,14 @@ class Contest:
         else:
             result = self._make(contender, args, kwargs)
         times[contender].append(self._clock() - begun)
-        if number + 1 == ROUNDS * len(times):
+        if number + 1 == MEASURED * len(times):
             self._conclude()
         return result
 
     def _conclude(self) -> None:
         medians = {name: statistics.median(times) for name, times in self._times.items()}
         eligible = {name: seconds for name, seconds in medians.items() if seconds < MARGIN * medians[PYTHON]}
-        if self._served < SERVED * ROUNDS:
+        if self._served < SERVED * MEASURED:
             eligible.pop(COEXECUTION, None)
         before = None if self.standing is None else self._winner
         self._winner = min(eligible, key=eligible.__getitem__, default=PYTHON)
