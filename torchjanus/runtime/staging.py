@@ -16,7 +16,8 @@ from torchjanus.execute.backends.expressions.cpp import compiled
 from torchjanus.execute.backends.expressions.interpreter import interpret
 from torchjanus.execute.backends.expressions.printing import expressions, held_tensors
 from torchjanus.execute.backends.interpreter import interpreted, read_input
-from torchjanus.semantics.staged.programs import GraphFunction, Program, stage_program
+from torchjanus.semantics.staged.marking import Stage, stage
+from torchjanus.semantics.staged.programs import Program, stage_program
 from torchjanus.semantics.staged.values import ListType, NumberType, ObjectType, Rep, TensorSpec
 from torchjanus.tracegraph.graph import Graph
 from torchjanus.tracegraph.text.printing import print_graph
@@ -117,26 +118,6 @@ class StagedGraph:
         if self._program.asked_grad:
             _check_gradients((given.args, given.kwargs), (args, kwargs))
         return self._run(args, kwargs)
-
-
-class Stage(GraphFunction):
-    """A function whose calls in staged programs are calls of a graph function. Called as always, it is as always."""
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        super().__init__(fn)
-        functools.update_wrapper(self, fn)
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self.fn(*args, **kwargs)
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
-
-
-def stage(fn: Callable[..., Any]) -> Stage:
-    """Mark a function to be a function of the graph, too (the paper's ``@rep_fun``): needed where it calls itself and a
-    staged value decides whether it does."""
-    return Stage(fn)
 
 
 def _plain(fn: Any) -> Any:

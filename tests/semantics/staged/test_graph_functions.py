@@ -185,3 +185,28 @@ def test_parameters_are_read_when_the_graph_runs():
     with torch.no_grad():
         module.embed.weight.mul_(2)
     torch.testing.assert_close(staged(node), module(node), rtol=0, atol=0)
+
+
+def test_a_step_with_a_graph_function_is_speculated_on():
+    torch.manual_seed(0)
+    models = TreeLSTM(), TreeLSTM()
+    models[1].load_state_dict(models[0].state_dict())
+
+    def step_of(module):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+        def step(nodes):
+            optimizer.zero_grad()
+            loss = sum(module(node) for node in nodes)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+    eager, ours = step_of(models[0]), torchjanus.speculate(step_of(models[1]), executor="replay")
+    for number in range(12):
+        nodes = [tree(2 + number % 3), tree(3)]
+        torch.testing.assert_close(ours(nodes), eager(nodes), rtol=1e-5, atol=1e-6)
+        ours.wait()
+    assert ours.statistics().speculated >= 6

@@ -49,9 +49,11 @@ NATIVE_MODULES: Mapping[str, str] = {
     "_pytest": "a test framework",
 }
 
-# Part of torchjanus, but run in the place of library functions and watched like the program.
+# Part of torchjanus, but run in the place of library functions, or around the program's, and watched like the program.
 _STAND_INS = ("stand_ins", "reducing", "heaps", "inspecting")
-_ENTERED = frozenset(f"torchjanus.semantics.protocols.{name}" for name in _STAND_INS)
+_ENTERED = frozenset(
+    {*(f"torchjanus.semantics.protocols.{name}" for name in _STAND_INS), "torchjanus.semantics.staged.marking"}
+)
 
 
 def module_reason(module: object, listed: Mapping[str, str]) -> str | None:
