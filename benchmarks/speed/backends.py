@@ -5,11 +5,11 @@
 Takes some minutes; half a minute with ``--short``: small models, few steps.
 
 The step trains an MLP by SGD with momentum. Whole steps are run by replay, by Inductor, by ``aot_eager`` (a back end of
-``torch.compile`` by its name) and by a function of the user's own; C++ is made of the staged loss, forward and backward,
-and the optimizer is eager's then. The TreeLSTM learns 25 new trees of 10 to 30 words a step: C++ and replay run the
-staged graph, one node after the other; batched invocation runs the nodes of one level together, by replay and compiled
-by Inductor. All begin with the same parameters, take turns on the same batches, and are to agree with eager within 1e-5
-after the last step. One thread; times are of the thread's processor, so that other work on the machine disturbs little.
+``torch.compile`` by its name) and by a function of the user's own; C++ is made of the staged loss, forward and
+backward, and the optimizer is eager's then. The TreeLSTM learns 25 new trees of 10 to 30 words a step: C++ and replay
+run the staged graph, one node after the other; batched invocation runs the nodes of one level together, by replay and
+compiled by Inductor. All begin with the same parameters, take turns on the same batches, and are to agree with eager
+within 1e-5 after the last step. One thread; times are of the thread's processor, so that other work on the machine disturbs little.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Loss = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Row:
-    """One back end. ``difference``: the largest of a loss or a parameter from eager's, relative where these are large."""
+    """One back end. ``difference``: the largest of a loss or a parameter from eager's, relative to those above 1."""
 
     program: str
     backend: str

@@ -1,5 +1,5 @@
-"""The mark of functions that staging makes functions of the graph. Called as always, they are as always: watching enters
-this module, and so what is behind the mark."""
+"""The mark of functions that staging makes functions of the graph. Called as always, they are as always: watching
+enters this module, and so what is behind the mark."""
 
 from __future__ import annotations
 
