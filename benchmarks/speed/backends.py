@@ -9,7 +9,7 @@ The step trains an MLP by SGD with momentum. Whole steps are run by replay, by I
 backward, and the optimizer is eager's then. The TreeLSTM learns 25 new trees of 10 to 30 words a step: C++ and replay
 run the staged graph, one node after the other; batched invocation runs the nodes of one level together, by replay and
 compiled by Inductor. All begin with the same parameters, take turns on the same batches, and are to agree with eager
-within 1e-5 after the last step. One thread; times are of the thread's processor, so that other work on the machine disturbs little.
+within 1e-5 after the last step. One thread; times are of the thread's processor, so that other work disturbs little.
 """
 
 from __future__ import annotations
