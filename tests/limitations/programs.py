@@ -1,6 +1,7 @@
 """What is refused, one program for each refusal that the corpus does not pin: docs/limitations.md quotes them all."""
 
 import abc
+import array
 import collections
 import contextlib
 import contextvars
@@ -8,6 +9,7 @@ import copy
 import ctypes
 import datetime
 import functools
+import io
 import logging
 import operator
 import queue
@@ -670,6 +672,53 @@ def weak_proxy_of_a_dictionary():
         return x * proxy["n"]
 
     return Program(step, inputs(), state=kept)
+
+
+def _grows(received, size_of, grow):
+    """Return a program whose step takes a view of ``received`` and changes its size."""
+
+    def step(x):
+        size = size_of(received)
+        grow(received)
+        return x * size
+
+    return Program(step, inputs(), state=received)
+
+
+@program(refused="uses a memoryview of memory whose size may change")
+def view_of_a_bytearray_that_grows():
+    return _grows(bytearray(b"abc"), lambda b: memoryview(b).nbytes, lambda b: b.extend([1]))
+
+
+@program(refused="uses a memoryview of memory whose size may change")
+def view_of_an_array_that_grows():
+    return _grows(array.array("b", [1, 2]), lambda b: len(memoryview(b)[1:].cast("B")), lambda b: b.append(1))
+
+
+@program(refused="uses a memoryview of memory whose size may change")
+def view_of_a_file_in_memory_that_grows():
+    return _grows(io.BytesIO(b"abc"), lambda b: b.getbuffer().nbytes, lambda b: b.write(b"abcde"))
+
+
+@program(refused="uses a ndarray of memory whose size may change")
+def array_over_a_bytearray_that_grows():
+    return _grows(bytearray(b"abc"), lambda b: int(np.frombuffer(b, np.uint8).sum()), lambda b: b.extend([1]))
+
+
+@program(refused="uses a memoryview of memory whose size may change")
+def view_that_the_step_drops():
+    received = bytearray(b"abc")
+    kept = {"bytes": received}
+
+    def step(x):
+        view = kept.get("view")
+        size = 0 if view is None else view.nbytes
+        kept["view"] = view = None
+        received.append(1)
+        kept["view"] = memoryview(received)
+        return x * size
+
+    return Program(step, inputs(), state=received)
 
 
 @program(refused="reads the attribute 'scale' of a GenericAlias")

@@ -85,6 +85,9 @@ class Cut:
             whose = f"what comes from line {spans[end][0][0]} on is Python's in each call, the rest is speculated on"
         else:
             return None
+        within = [begin <= number < end for one in traces for number in _computing(one, file, spans)]
+        if within and not any(within):
+            return None  # graphs without operations are of no use, and no more would be learnt of the operations
         parts = _parts(target, begin, end, len(spans), len(leading))
         if parts is None:
             return None
@@ -161,6 +164,11 @@ def _trains(trace: Trace, file: str, spans: Sequence[Span], last: int) -> bool:
             if any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in given):
                 return True
     return False
+
+
+def _computing(trace: Trace, file: str, spans: Sequence[Span]) -> Iterator[int]:
+    """Yield the number of the statement that each operation on tensors belongs to."""
+    return (number for number, event in _placed(trace, file, spans) if isinstance(event, Op))
 
 
 def _narrowest(trace: Trace, file: str, spans: Sequence[Span], first: int, later: Iterable[int]) -> int:

@@ -123,6 +123,8 @@ class ExternCalls:
             parts.put_back()
             raise
         result = parts.put_back(result)
+        if recording.refuse_view((*args, *kwargs.values(), result)):
+            return result
         for value, shape in before:
             if not _same_shape(_shape_of(value), shape) or changes_in_place(func):
                 recording.refuse(

@@ -20,7 +20,7 @@ from torchjanus.core.access_path import native_class
 from torchjanus.core.kinds import getattr, isinstance
 from torchjanus.semantics.known.foreign import is_foreign_module
 
-__all__ = ["Bounds", "Snapshot", "bounds_of", "memory_within", "tensors_within"]
+__all__ = ["Bounds", "Snapshot", "bounds_of", "holds_size", "memory_within", "tensors_within"]
 
 Bounds = tuple[int, int]  # the address of the first byte, and the one after the last
 
@@ -69,6 +69,19 @@ def bounds_of(value: Any, flags: int = _STRIDED) -> Bounds | None:
         return low, high + buffer.itemsize
     finally:
         ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+
+
+def holds_size(value: Any) -> bool:
+    """Whether another object cannot change its size while ``value`` is alive: a view of memory that is not fixed."""
+    while type(value).__name__ == "ndarray" and (base := getattr(value, "base", None)) is not None:
+        value = base
+    if type(value) is not memoryview:
+        return False
+    try:
+        exporter = type(value.obj)
+    except ValueError:
+        return False  # released
+    return exporter is not bytes and exporter.__name__ != "ndarray" and exporter.__module__ != "ctypes"
 
 
 def tensors_within(value: Any) -> Iterator[torch.Tensor]:

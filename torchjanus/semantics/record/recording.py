@@ -201,6 +201,8 @@ class Recording(WriteRecord):
         if self.lost:
             self.claim_unless_plain(value, access_path)
             return value
+        if self.refuse_view((value,)):
+            return value
         self._look_at(access_path.base)
         known = self._found.get(access_path, ABSENT)
         if known is not ABSENT:

@@ -22,6 +22,7 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.known.called_back import CallbackEffects
 from torchjanus.semantics.known.details import version_of
+from torchjanus.semantics.known.host_memory import holds_size
 from torchjanus.semantics.protocols.iteration import WrappedIterable
 from torchjanus.semantics.record.rebinding import VariableChanges
 from torchjanus.trace.events import Event, Trace
@@ -162,6 +163,20 @@ class RunRecord:
             of_lifetimes=True,
         )
 
+    def refuse_view(self, values: Iterable[Any]) -> bool:
+        """Refuse if one of the values is a view of memory whose size it holds. Such a value must not be kept."""
+        view = next(filter(holds_size, values), None)
+        if view is None:
+            return False
+        self.refuse(
+            "memory-view",
+            f"uses a {type(view).__name__} of memory whose size may change",
+            "while a view is alive its owner's size cannot change, and a graph keeps the objects that it uses.",
+            "Copy the memory with bytes().",
+            of_lifetimes=True,
+        )
+        return True
+
     @property
     def lost(self) -> bool:
         """Whether the run has a refusal: unwatched code may have changed anything. From then on reads return what the
@@ -209,7 +224,7 @@ class RunRecord:
 
     def claim(self, value: Any, access_path: AccessPath) -> None:
         """Record ``access_path`` as the access path of ``value``, unless it has one already."""
-        if id(value) not in self._owners:
+        if id(value) not in self._owners and not self.refuse_view((value,)):
             self._owners[id(value)] = access_path
             self.keep(value)
 
