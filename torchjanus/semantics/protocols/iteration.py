@@ -271,6 +271,13 @@ class EmptySequence:
         raise IndexError
 
 
+def _has_ended(twin: Any) -> bool:
+    """Whether a native iterator by index, or up to a sentinel, has ended. One that was made before the end can be told
+    that only by asking the program's code once more, so another one takes its place."""
+    reduced = twin.__reduce__()
+    return len(reduced) == 2 and len(reduced[1]) == 1
+
+
 class Indexing(IndexedIterator):
     """Iterates by the sequence protocol: ``obj[0]``, ``obj[1]``, ... until IndexError."""
 
@@ -297,7 +304,7 @@ class Indexing(IndexedIterator):
         return value
 
     def native(self) -> Any:
-        if self._twin is None:
+        if self._twin is None or (self._done and not _has_ended(self._twin)):
             self._twin = iter(EmptySequence() if self._done else self._obj)
             list(self._twin if self._done else ())
         return self._twin
@@ -384,7 +391,7 @@ class SentinelIterator(WrappedIterable):
         return value
 
     def native(self) -> Any:
-        if self._twin is None:
+        if self._twin is None or (self._done and not _has_ended(self._twin)):
             self._twin = iter(int, 0) if self._done else iter(self._call, self._end)
             list(self._twin if self._done else ())
         return self._twin
