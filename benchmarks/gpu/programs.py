@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.programs.steps import CharacterLSTM
+
 __all__ = ["PROGRAMS", "Job", "Maker"]
 
 Batch = tuple[Any, ...]
@@ -104,28 +106,6 @@ def lenet(maker: Maker) -> Job:
     return Job(step, data, [network])
 
 
-class Cell(nn.Module):
-    """A character model whose LSTM is a loop in Python."""
-
-    def __init__(self, words: int, width: int) -> None:
-        super().__init__()
-        self.width = width
-        self.embedding = nn.Embedding(words, width)
-        self.gates = nn.Linear(2 * width, 4 * width)
-        self.decoder = nn.Linear(width, words)
-
-    def forward(self, text: Tensor) -> Tensor:
-        hidden = cell = torch.zeros(text.shape[0], self.width, device=text.device)
-        outputs = []
-        for position in range(text.shape[1]):
-            x = torch.cat([self.embedding(text[:, position]), hidden], dim=1)
-            i, f, g, o = self.gates(x).chunk(4, dim=1)
-            cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
-            hidden = torch.sigmoid(o) * torch.tanh(cell)
-            outputs.append(self.decoder(hidden))
-        return torch.stack(outputs, dim=1)
-
-
 def next_word(network: nn.Module, text: Tensor) -> Tensor:
     return F.cross_entropy(network(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
 
@@ -133,7 +113,7 @@ def next_word(network: nn.Module, text: Tensor) -> Tensor:
 @program
 def lstm(maker: Maker) -> Job:
     rows, length, width = (4, 5, 16) if maker.short else (20, 35, 256)
-    network = Cell(64, width).to(maker.device)
+    network = CharacterLSTM(0.1, 64, width).to(maker.device)
     data = [(maker.integers(64, rows, length + 1),) for _ in range(maker.count)]
     return Job(training(network, maker.adam(network), next_word), data, [network])
 
