@@ -13,10 +13,12 @@ NEEDS = {
     "bert_pairs": "transformers", "graph_messages": "networkx", "gym_policy": "gymnasium", "sklearn_report": "sklearn",
     "sparse_citations": "networkx", "tabular_epochs": "sklearn", "tree_sentiment": "nltk",
 }  # fmt: skip
+# Some take long; in sparse_citations and conflicting_tasks the parts that pay are chosen by their measured times.
 SLOW = {
     "adversarial_pictures", "attentive_translation", "beam_captions", "bert_pairs", "callbacks_and_checkpoints",
-    "crf_tagger", "detection_head", "evolved_policy", "flow_density", "gym_policy", "mixture_of_experts",
-    "model_agnostic_meta", "neural_ode", "packed_names", "sklearn_report", "tabular_epochs", "tree_similarity",
+    "conflicting_tasks", "crf_tagger", "detection_head", "evolved_policy", "flow_density", "gym_policy",
+    "mixture_of_experts", "model_agnostic_meta", "neural_ode", "packed_names", "sklearn_report", "sparse_citations",
+    "tabular_epochs", "tree_similarity",
 }  # fmt: skip
 CASES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PROGRAMS]
 

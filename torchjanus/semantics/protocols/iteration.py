@@ -272,7 +272,7 @@ class EmptySequence:
 
 
 def _has_ended(twin: Any) -> bool:
-    """Whether a native iterator by index, or up to a sentinel, has ended. One that was made before the end can be told
+    """Whether a native iterator by index, or up to a sentinel, has ended. One that was made before the end learns
     that only by asking the program's code once more, so another one takes its place."""
     reduced = twin.__reduce__()
     return len(reduced) == 2 and len(reduced[1]) == 1

@@ -54,7 +54,8 @@ def summed(trees: list[Any], x: torch.Tensor) -> torch.Tensor:
 def test_the_calls_of_all_iterations_become_one_event(merges: list[tuple[Trace, Trace]]) -> None:
     step = learnt(summed)
     assert step.statistics().speculated > 0
-    old, new = next((old, new) for old, new in reversed(merges) if new is not old)
+    merged = [(old, new) for old, new in merges if new is not old]
+    old, new = max(merged, key=lambda pair: sum(isinstance(event, InvokeOp) for event in pair[0].events))
     calls = [event for event in old.events if isinstance(event, InvokeOp)]
     (each,) = [event for event in new.events if isinstance(event, InvokeOp)]
     assert isinstance(each, InvokeEachOp) and len(each.iterations) == len(calls) > 1
