@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.execute.lockstep import Lockstep
-from tests.execute.steps import data_of, make_state
+from tests.execute.steps import data_of, make_state, plain_step
 from torchjanus.execute.comparing import distance, duplicate, nudge, size_of
 from torchjanus.execute.compiled.inductor import Inductor
 from torchjanus.execute.determinacy import NUDGES
@@ -139,14 +139,6 @@ def test_a_right_artifact_is_trusted_after_as_many_calls_as_needed() -> None:
     assert trial.trusted and trial.disagreements == ()
 
 
-def conv_step(state: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    state.optimizer.zero_grad()
-    loss = F.cross_entropy(state.net(x), y)
-    loss.backward()
-    state.optimizer.step()
-    return loss
-
-
 def images(batch: int) -> tuple[SimpleNamespace, Callable[[int], tuple[torch.Tensor, torch.Tensor]]]:
     torch.manual_seed(0)
     net = nn.Sequential(
@@ -177,7 +169,7 @@ def test_convolutions_that_learn_nothing_are_found() -> None:
 def test_inductors_convolution_gradients_are_right_or_the_artifact_is_not_trusted(batch: int) -> None:
     """PyTorch 2.13's Inductor was seen to give zero gradients at batch 64; see whether a trusted one learns."""
     state, data = images(batch)
-    run = Lockstep(state, conv_step, data, lambda lowered: Trial(Inductor(lowered)))
+    run = Lockstep(state, plain_step, data, lambda lowered: Trial(Inductor(lowered)))
     trial: Any = run.executable
     while not trial.decided:
         run.advance()

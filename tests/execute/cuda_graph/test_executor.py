@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.execute.lockstep import Lockstep
+from tests.execute.steps import plain_step
 from tests.graph.recording import generalise, record
 from torchjanus.core.errors import Refused
 from torchjanus.execute.compiled.inductor import packer
@@ -58,20 +59,12 @@ def batch(at: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(8, 6, generator=draw), torch.randint(0, 4, (8,), generator=draw)
 
 
-def step(state: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    state.optimizer.zero_grad()
-    loss = F.cross_entropy(state.net(x), y)
-    loss.backward()
-    state.optimizer.step()
-    return loss
-
-
 @pytest.mark.parametrize("trusted", [False, True])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "foreach"])
 def test_a_step_is_eager_call_by_call(optimizer: str, trusted: bool) -> None:
     make = Captured(trusted)
     state = network(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4), optimizer=optimizer)
-    both = Lockstep(state, step, batch, make, warm=2)
+    both = Lockstep(state, plain_step, batch, make, warm=2)
     for _ in range(6):
         both.advance()
     assert make.device.launches == 6
@@ -80,7 +73,7 @@ def test_a_step_is_eager_call_by_call(optimizer: str, trusted: bool) -> None:
 
 def test_random_numbers_are_eagers() -> None:
     make = Captured()
-    both = Lockstep(network(nn.Linear(6, 16), nn.Dropout(0.3), nn.Linear(16, 4)), step, batch, make, warm=2)
+    both = Lockstep(network(nn.Linear(6, 16), nn.Dropout(0.3), nn.Linear(16, 4)), plain_step, batch, make, warm=2)
     for _ in range(5):
         both.advance()
     assert make.device.launches == 5
@@ -141,7 +134,7 @@ def test_a_result_that_is_kept_is_never_overwritten(keep: Any) -> None:
 
 def test_parameters_whose_memory_moves_are_found_again() -> None:
     make = Captured()
-    both = Lockstep(network(nn.Linear(6, 16), nn.Linear(16, 4)), step, batch, make, warm=2)
+    both = Lockstep(network(nn.Linear(6, 16), nn.Linear(16, 4)), plain_step, batch, make, warm=2)
     for at in range(9):
         if at in (4, 5):
             for _, twin in both._pairs():
@@ -154,7 +147,7 @@ def test_parameters_whose_memory_moves_are_found_again() -> None:
 
 def test_memory_that_moves_all_the_time_is_copied() -> None:
     make = Captured()
-    both = Lockstep(network(nn.Linear(6, 16), nn.Linear(16, 4)), step, batch, make, warm=2)
+    both = Lockstep(network(nn.Linear(6, 16), nn.Linear(16, 4)), plain_step, batch, make, warm=2)
     for at in range(16):
         if at > 3:
             for number, (_, twin) in enumerate(both._pairs()):
@@ -243,7 +236,7 @@ def test_what_cannot_be_captured_is_refused_before(function: Any, why: str) -> N
 
 def test_a_capture_that_fails_is_a_call_by_replay() -> None:
     make = Captured()
-    both = Lockstep(network(nn.Linear(6, 16), nn.Linear(16, 4)), step, batch, make, warm=2)
+    both = Lockstep(network(nn.Linear(6, 16), nn.Linear(16, 4)), plain_step, batch, make, warm=2)
     make.device.capture = lambda work, pool: (work(), 1 / 0)  # type: ignore[method-assign, assignment]
     for _ in range(3):
         both.advance()

@@ -21,7 +21,6 @@ from torchjanus.graph.ir.lowered import Lowered
 __all__ = ["OTHER", "ByBackend", "backend_named", "executor_of"]
 
 OTHER = "backend "  # how the names of these executors begin
-_MOST_SIZES = 8  # sets of input sizes for which a graph is compiled
 _given: dict[str, Callable[..., Any]] = {}  # the user's own, by the names of their executors
 
 
