@@ -21,20 +21,19 @@ from typing import Any
 
 from torchjanus.core.errors import SourceUnavailable
 from torchjanus.rewrite.build import CONSTRUCTS, Bind, Template, bound_code, code_of, is_rewritten, with_code
-from torchjanus.rewrite.constructs import blocks, calls, functions, loops, truth
+from torchjanus.rewrite.constructs import blocks, calls, functions
 from torchjanus.rewrite.constructs.targets import target
+from torchjanus.rewrite.lifted_expressions import LIFTED, assert_, boolean, compare, conditional, list_of, tested
 from torchjanus.rewrite.liveness import bound, parameters_of, within
 from torchjanus.rewrite.source import compile_alone, find
 from torchjanus.rewrite.syntax.scopes import Function, Reach, analyse
 from torchjanus.rewrite.syntax.sites import Location, SiteTable, location_of
 from torchjanus.rewrite.syntax.walk import Walk, constant, place
 
-__all__ = ["LIFTED", "lifted"]
+__all__ = ["lifted"]
 
-LIFTED = "janus_"  # how the names of the functions that are made begin
 _LOOPS = (ast.For, ast.While)
 _BLOCKS = (ast.With, ast.Try, ast.TryStar, ast.Match)
-_BOUND_HERE = (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)
 _lock = threading.RLock()
 _templates: dict[int, tuple[weakref.ref[CodeType], Template | str]] = {}  # by id: see ``build``
 
@@ -190,11 +189,6 @@ class _Lifting(Walk):
         return constant(tuple(sorted(map(self.mangled, self.own(body)))), where)
 
 
-def _thunk(value: ast.expr, where: Location) -> ast.expr:
-    """Return a function without parameters of an expression that is rewritten already."""
-    return place(ast.Lambda(ast.arguments([], [], None, [], [], None, []), value), where)
-
-
 def leaves(statement: ast.AST, in_loop: bool = False) -> bool:
     """Whether control may leave the statement by ``return``, or by a jump of a loop around it."""
     match statement:
@@ -213,10 +207,6 @@ def leaves(statement: ast.AST, in_loop: bool = False) -> bool:
 
 def _targets(node: ast.For) -> ast.stmt:
     return place(ast.Assign([node.target], ast.Constant(None)), location_of(node))
-
-
-def _is_liftable(*parts: ast.expr) -> bool:
-    return not any(isinstance(node, _BOUND_HERE) for part in parts for node in ast.walk(part))
 
 
 def _construct(walk: _Lifting, node: ast.stmt) -> tuple[list[ast.stmt], ast.Call]:
@@ -278,93 +268,6 @@ def jump(walk: _Lifting, node: ast.Break | ast.Continue) -> ast.stmt:
         return node
     where = location_of(node)
     return place(ast.Return(walk.hook("breaks" if isinstance(node, ast.Break) else "continues", where)), where)
-
-
-def tested(walk: _Lifting, node: ast.expr) -> ast.expr:
-    """Rewrite an expression of which only the truth counts."""
-    match node:
-        case ast.BoolOp() if _is_liftable(*node.values):
-            return boolean(walk, node, "decided")
-        case ast.UnaryOp(op=ast.Not()):
-            return walk.ask("not_", node, tested(walk, node.operand))
-    made: ast.expr = walk.visit(node)
-    return made
-
-
-def boolean(walk: _Lifting, node: ast.BoolOp, hook: str = "logical") -> ast.expr:
-    if not _is_liftable(*node.values):
-        return truth.boolean(walk, node)
-    where = location_of(node)
-    first, *others = node.values
-    visit = tested if hook == "decided" else _Lifting.visit
-    thunks = [_thunk(visit(walk, one), location_of(one)) for one in others]
-    kind = "and" if isinstance(node.op, ast.And) else "or"
-    return walk.ask(hook, node, visit(walk, first), *thunks, kind=kind, location=where)
-
-
-def compare(walk: _Lifting, node: ast.Compare) -> ast.expr:
-    """``a < b < c`` is ``a < m and m < c`` for the ``m`` that ``b`` is; it is looked at twice and evaluated once."""
-    if len(node.ops) == 1 or not _is_liftable(*node.comparators):
-        return truth.compare(walk, node)
-    return _chain(walk, node, walk.visit(node.left), node.ops, node.comparators)
-
-
-def _chain(walk: _Lifting, node: ast.Compare, left: ast.expr, ops: list[ast.cmpop], others: list[ast.expr]) -> ast.expr:
-    where = location_of(node)
-    right = walk.visit(others[0])
-    symbol = constant(truth.OPERATORS[type(ops[0])], where)
-    if len(ops) == 1:
-        return walk.ask("compare", node, symbol, left, right)
-    names = [f"{LIFTED}left", f"{LIFTED}right"]
-    one, other = (place(ast.Name(name, ast.Load()), where) for name in names)
-    first = walk.ask("compare", node, symbol, one, other)
-    rest = _chain(walk, node, place(ast.Name(names[1], ast.Load()), where), ops[1:], others[1:])
-    both = walk.ask("logical", node, first, _thunk(rest, where), kind="and")
-    taken = [place(ast.arg(name, None, None), where) for name in names]
-    held = place(ast.Lambda(ast.arguments([], taken, None, [], [], None, []), both), where)
-    return place(ast.Call(held, [left, right], []), where)
-
-
-def conditional(walk: _Lifting, node: ast.IfExp) -> ast.expr:
-    if not _is_liftable(node.body, node.orelse):
-        return truth.conditional(walk, node)
-    test, where = tested(walk, node.test), location_of(node)
-    return walk.ask(
-        "choose", node, test, _thunk(walk.visit(node.body), where), _thunk(walk.visit(node.orelse), where), kind="ifexp"
-    )
-
-
-def assert_(walk: _Lifting, node: ast.Assert) -> ast.stmt:
-    where = location_of(node)
-    test = tested(walk, node.test)
-    message = (
-        _thunk(walk.visit(node.msg), where)
-        if node.msg is not None and _is_liftable(node.msg)
-        else constant(None, where)
-    )
-    asked = walk.ask("asserts", node, test, message, kind="assert")
-    return place(ast.If(constant(True, where), [place(ast.Expr(asked), where)], []), where)
-
-
-def list_of(walk: _Lifting, node: ast.ListComp) -> ast.expr:
-    """Rewrite a comprehension of one loop over plain names."""
-    [first, *others] = node.generators
-    names = _plain_names(first.target)
-    if others or first.is_async or names is None or not _is_liftable(node.elt, *first.ifs):
-        return loops.comprehension(walk, node)
-    where = location_of(node)
-    with walk.inside(node):
-        parts = [walk.visit(node.elt), *(tested(walk, one) for one in first.ifs)]
-    taken = [place(ast.arg(name, None, None), where) for name in names]
-    functions_ = [place(ast.Lambda(ast.arguments([], taken, None, [], [], None, []), one), where) for one in parts]
-    many = constant(isinstance(first.target, ast.Tuple | ast.List), where)
-    return walk.ask("collect", node, walk.visit(first.iter), many, *functions_, kind="comprehension")
-
-
-def _plain_names(node: ast.expr) -> list[str] | None:
-    parts = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
-    names = [one.id for one in parts if isinstance(one, ast.Name)]
-    return names if len(names) == len(parts) and len({*names}) == len(names) else None
 
 
 def define(walk: _Lifting, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:

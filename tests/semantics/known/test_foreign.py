@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchjanus.semantics.known import foreign
+from torchjanus.semantics.known import foreign, foreign_effects
 from torchjanus.trace.effects import PURE, WORLD
 
 
@@ -56,20 +56,20 @@ def test_numbers_of_numpy() -> None:
 
 
 def test_effects_of_functions() -> None:
-    assert foreign.effects_of(print, "print", None) is foreign.OUTPUT
-    assert foreign.effects_of(logging.info, "info", None) is foreign.OUTPUT
-    assert foreign.effects_of(torch.manual_seed, "manual_seed", None) is foreign.TORCH_GENERATOR
-    assert foreign.effects_of(time.perf_counter, "perf_counter", None).reads == {"clock"}
-    assert foreign.effects_of(time.sleep, "sleep", None).writes == {"clock"}
-    assert foreign.effects_of(np.sum, "sum", None) is foreign.ARRAYS
-    assert foreign.effects_of(np.copyto, "copyto", None) is WORLD
-    assert foreign.effects_of(np.add, "add", None, keywords=("out",)) is WORLD
-    assert foreign.effects_of(eval, "eval", None) is WORLD
+    assert foreign_effects.effects_of(print, "print", None) is foreign_effects.OUTPUT
+    assert foreign_effects.effects_of(logging.info, "info", None) is foreign_effects.OUTPUT
+    assert foreign_effects.effects_of(torch.manual_seed, "manual_seed", None) is foreign_effects.TORCH_GENERATOR
+    assert foreign_effects.effects_of(time.perf_counter, "perf_counter", None).reads == {"clock"}
+    assert foreign_effects.effects_of(time.sleep, "sleep", None).writes == {"clock"}
+    assert foreign_effects.effects_of(np.sum, "sum", None) is foreign_effects.ARRAYS
+    assert foreign_effects.effects_of(np.copyto, "copyto", None) is WORLD
+    assert foreign_effects.effects_of(np.add, "add", None, keywords=("out",)) is WORLD
+    assert foreign_effects.effects_of(eval, "eval", None) is WORLD
 
 
 def test_effects_of_methods_of_generators_are_undone_by_their_state() -> None:
     generator = random.Random(3)
-    effects = foreign.effects_of(generator.random, "random", generator)
+    effects = foreign_effects.effects_of(generator.random, "random", generator)
     assert effects.writes == {f"generator {id(generator)}"}
     assert effects.undo is not None
     state = effects.undo.save(generator)
@@ -77,15 +77,15 @@ def test_effects_of_methods_of_generators_are_undone_by_their_state() -> None:
     effects.undo.restore(generator, state)
     assert generator.random() == drawn
     drawing = np.random.default_rng(0)
-    assert foreign.effects_of(drawing.normal, "normal", drawing).undo is not None
-    assert foreign.effects_of(drawing.shuffle, "shuffle", drawing) is WORLD  # it writes to what it is given
+    assert foreign_effects.effects_of(drawing.normal, "normal", drawing).undo is not None
+    assert foreign_effects.effects_of(drawing.shuffle, "shuffle", drawing) is WORLD  # it writes to what it is given
 
 
 def test_effects_of_methods_of_arrays() -> None:
     array = np.zeros(3)
-    assert foreign.effects_of(array.sum, "sum", array) is foreign.ARRAYS
-    assert foreign.effects_of(array.sort, "sort", array) is WORLD
-    assert foreign.effects_of(array.sum, "sum", array, keywords=("out",)) is WORLD
+    assert foreign_effects.effects_of(array.sum, "sum", array) is foreign_effects.ARRAYS
+    assert foreign_effects.effects_of(array.sort, "sort", array) is WORLD
+    assert foreign_effects.effects_of(array.sum, "sum", array, keywords=("out",)) is WORLD
 
 
 @functools.cache
@@ -94,13 +94,13 @@ def table(n: int) -> int:
 
 
 def test_a_cache_of_the_users_own_is_pure() -> None:
-    assert foreign.is_users_cache(table)
-    assert foreign.effects_of(table, "table", None) is PURE
-    assert not foreign.is_users_cache(table.__wrapped__)
+    assert foreign_effects.is_users_cache(table)
+    assert foreign_effects.effects_of(table, "table", None) is PURE
+    assert not foreign_effects.is_users_cache(table.__wrapped__)
 
 
 def test_functions_that_numpy_calls_for_each_element_are_the_users() -> None:
-    effects = foreign.effects_of(np.frompyfunc(abs, 1, 1), "abs", None)
+    effects = foreign_effects.effects_of(np.frompyfunc(abs, 1, 1), "abs", None)
     assert effects.world
     assert effects.user_code
 
@@ -118,23 +118,23 @@ def test_places_are_drawn_by_the_same_numbers_as_elements(name: str) -> None:
     elements = list("abcdefg")
     given = () if name == "choice" else (3,) if name == "sample" else ()
     drawn = getattr(random.Random(5), name)(elements, *given)
-    places = foreign.draw_places(random.Random(5), name, len(elements), *given)
+    places = foreign_effects.draw_places(random.Random(5), name, len(elements), *given)
     assert drawn == (elements[places] if name == "choice" else [elements[place] for place in places])
-    assert foreign.is_draw(getattr(random.Random(5), name))
+    assert foreign_effects.is_draw(getattr(random.Random(5), name))
 
 
 def test_drawing_of_nothing_raises_as_it_does_for_elements() -> None:
     with pytest.raises(IndexError):
-        foreign.draw_places(random.Random(0), "choice", 0)
-    assert not foreign.is_draw(random.random)
+        foreign_effects.draw_places(random.Random(0), "choice", 0)
+    assert not foreign_effects.is_draw(random.random)
 
 
 def test_functions_that_change_the_container_they_are_given() -> None:
-    assert foreign.changes_in_place(random.shuffle)
-    assert foreign.changes_in_place(heapq.heappush)
-    assert not foreign.changes_in_place(sorted)
-    assert foreign.changes_arrays("sort")
-    assert not foreign.changes_arrays("sum")
+    assert foreign_effects.changes_in_place(random.shuffle)
+    assert foreign_effects.changes_in_place(heapq.heappush)
+    assert not foreign_effects.changes_in_place(sorted)
+    assert foreign_effects.changes_arrays("sort")
+    assert not foreign_effects.changes_arrays("sum")
 
 
 def test_values_that_hold_functions_of_the_users() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.semantics.torch.backward_code import METHODS, Context, is_autograd_node
+from torchjanus.semantics.torch.backward_code import is_autograd_node
+from torchjanus.semantics.torch.function_context import METHODS, Context
 from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace

@@ -9,13 +9,23 @@ differ: variables that functions share, unbound variables, frames that are looke
 from __future__ import annotations
 
 import ast
-import copy
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torchjanus.cli.discovery.candidates import Candidate, Loop
+from torchjanus.cli.discovery.exits import (
+    GOES_ON,
+    HOW,
+    LEAVES,
+    RESULT,
+    RETURNS,
+    name_node,
+    none_node,
+    result_of_body,
+    whether_left,
+    with_returns,
+)
 from torchjanus.rewrite.liveness import (
     INNER,
     Around,
@@ -38,8 +48,6 @@ _FRAMES = frozenset(
     "locals vars dir eval exec globals super __class__ breakpoint set_trace _getframe currentframe".split()
 )
 _FRAME_METHODS = frozenset({"_getframe", "currentframe", "set_trace"})
-_GOES_ON, _LEAVES, _RETURNS = 0, 1, 2  # how an outlined body was left, if not by its end
-HOW, RESULT = "_torchjanus_left", "_torchjanus_result"
 
 
 class NotOutlined(Exception):
@@ -111,12 +119,12 @@ def _of_module(candidate: Candidate, loop: Loop, tree: ast.Module, callee: str, 
     own = bound(body)
     entry = live_before([place(ast.While(_true(loop), body, []), location_of(loop))], Around())
     shared = sorted(own & (elsewhere | entry | captured(body)))
-    left, kinds = _leaving(body, _whether_left)
+    left, kinds = with_returns(body, whether_left)
     where = _before(body[0])
     declared: list[ast.stmt] = [place(ast.Global(shared), where)] if shared else []
     function = _define(candidate, [], [*declared, *left])
     call = _call(callee, [], where)
-    if _LEAVES in kinds:
+    if LEAVES in kinds:
         return Outlined(function, [place(ast.If(call, [place(ast.Break(), where)], []), where)])
     return Outlined(function, [place(ast.Expr(call), where)])
 
@@ -152,31 +160,31 @@ def _of_function(candidate: Candidate, loop: Loop, callee: str) -> Outlined:
     if unbound := sorted(name for name in given if name in variables and name not in have):
         raise NotOutlined(f"the variable {unbound[0]} may be unbound when an iteration begins")
     kept = sorted(own & (around.after | around.on_break))
-    left, kinds = _leaving(body, functools.partial(_result, kept))
+    left, kinds = with_returns(body, functools.partial(result_of_body, kept))
     where, end = _before(body[0]), _behind(body[-1])
     fresh = [name for name in kept if name not in given]
     begin: list[ast.stmt] = []
     if used := sorted(declared & (own_names(body))):
         begin.append(place(ast.Global(used), where))
     if fresh:  # never read unless the body sets it: it is returned where it may be unbound
-        begin.append(place(ast.Assign([_name(n, where, ast.Store()) for n in fresh], _none(where)), where))
+        begin.append(place(ast.Assign([name_node(n, where, ast.Store()) for n in fresh], none_node(where)), where))
     flagged = bool(kinds)
-    result = _result(kept, end, flagged, _GOES_ON, None)
+    result = result_of_body(kept, end, flagged, GOES_ON, None)
     finish: list[ast.stmt] = [place(ast.Return(result), end)] if kept or flagged else []
     function = _define(candidate, given, [*begin, *left, *finish])
     call = _call(callee, given, where)
     aims = ([HOW, RESULT] if flagged else []) + kept
     if not aims:
         return Outlined(function, [place(ast.Expr(call), where)])
-    target = place(ast.Tuple([_name(name, where, ast.Store()) for name in aims], ast.Store()), where)
+    target = place(ast.Tuple([name_node(name, where, ast.Store()) for name in aims], ast.Store()), where)
     after: list[ast.stmt] = [place(ast.Assign([target], call), where)]
     for kind, statement in (
-        (_LEAVES, ast.Break()),
-        (_RETURNS, ast.Return(_name(RESULT, where, ast.Load()))),
+        (LEAVES, ast.Break()),
+        (RETURNS, ast.Return(name_node(RESULT, where, ast.Load()))),
     ):
         if kind in kinds:
             number = place(ast.Constant(kind), where)
-            test = place(ast.Compare(_name(HOW, where, ast.Load()), [ast.Eq()], [number]), where)
+            test = place(ast.Compare(name_node(HOW, where, ast.Load()), [ast.Eq()], [number]), where)
             after.append(place(ast.If(test, [place(statement, where)], []), where))
     return Outlined(function, after)
 
@@ -305,11 +313,11 @@ def _function(candidate: Candidate, callee: str) -> Outlined:
     function = place(ast.FunctionDef(scope.name, taken, scope.body, [], None, None), where)
     call = _call(callee, [*free, *names], where)
     if arguments.vararg is not None:
-        call.args.append(place(ast.Starred(_name(arguments.vararg.arg, where, ast.Load()), ast.Load()), where))
+        call.args.append(place(ast.Starred(name_node(arguments.vararg.arg, where, ast.Load()), ast.Load()), where))
     for part in arguments.kwonlyargs:
-        call.keywords.append(place(ast.keyword(part.arg, _name(part.arg, where, ast.Load())), where))
+        call.keywords.append(place(ast.keyword(part.arg, name_node(part.arg, where, ast.Load())), where))
     if arguments.kwarg is not None:
-        call.keywords.append(place(ast.keyword(None, _name(arguments.kwarg.arg, where, ast.Load())), where))
+        call.keywords.append(place(ast.keyword(None, name_node(arguments.kwarg.arg, where, ast.Load())), where))
     text = scope.body[:1] if ast.get_docstring(scope, clean=False) is not None else []
     return Outlined(function, [*text, place(ast.Return(call), where)])
 
@@ -328,68 +336,6 @@ def _behind(node: ast.stmt) -> Location:
     return line, column, line, column
 
 
-Exit = Callable[[Location, bool, int, ast.expr | None], ast.expr | None]  # (where, flagged, how, value) -> result
-
-
-class _Leaving(ast.NodeTransformer):
-    """Makes the exits of a loop's body returns of a function that has that body."""
-
-    def __init__(self, result: Exit, flagged: bool) -> None:
-        self._result = result
-        self._flagged = flagged
-        self._loops = 0
-        self.kinds: set[int] = set()
-
-    def visit(self, node: ast.AST) -> Any:
-        """Return the node's replacement."""
-        if isinstance(node, INNER):
-            return node
-        if isinstance(node, ast.For | ast.While):
-            self._loops += 1
-            node.body = [self.visit(one) for one in node.body]
-            self._loops -= 1
-            node.orelse = [self.visit(one) for one in node.orelse]
-            return node
-        if isinstance(node, ast.Return):
-            return self._leave(node, _RETURNS, node.value)
-        if isinstance(node, ast.Break) and not self._loops:
-            return self._leave(node, _LEAVES, None)
-        if isinstance(node, ast.Continue) and not self._loops:
-            return self._leave(node, _GOES_ON, None)
-        return super().generic_visit(node)
-
-    def _leave(self, node: ast.stmt, how: int, value: ast.expr | None) -> ast.Return:
-        self.kinds |= {how} - {_GOES_ON}
-        where = location_of(node)
-        return place(ast.Return(self._result(where, self._flagged, how, value)), where)
-
-
-def _leaving(body: Sequence[ast.stmt], result: Exit) -> tuple[list[ast.stmt], set[int]]:
-    """Return the body with its exits made returns, and the kinds of exits other than going on."""
-    made: list[ast.stmt] = []
-    kinds: set[int] = set()
-    for flagged in (False, True):
-        leaving = _Leaving(result, flagged)
-        made, kinds = [leaving.visit(copy.deepcopy(node)) for node in body], leaving.kinds
-        if not kinds:
-            break
-    return made, kinds
-
-
-def _result(kept: Sequence[str], where: Location, flagged: bool, how: int, value: ast.expr | None) -> ast.expr | None:
-    """Return what the outlined body of a function's loop returns: how it was left and the function's result if there
-    are several exits, then the variables."""
-    values: list[ast.expr] = [_name(name, where, ast.Load()) for name in kept]
-    if flagged:
-        values = [place(ast.Constant(how), where), value or _none(where), *values]
-    return place(ast.Tuple(values, ast.Load()), where) if values else None
-
-
-def _whether_left(where: Location, flagged: bool, how: int, value: ast.expr | None) -> ast.expr | None:
-    """Return what the outlined body of a module's loop returns: True if it leaves the loop."""
-    return place(ast.Constant(True), where) if how == _LEAVES else None
-
-
 def _define(candidate: Candidate, given: Sequence[str], body: list[ast.stmt]) -> ast.FunctionDef:
     where = location_of(candidate.body[0])
     taken = [place(ast.arg(name, None, None), where) for name in given]
@@ -399,16 +345,8 @@ def _define(candidate: Candidate, given: Sequence[str], body: list[ast.stmt]) ->
 
 def _call(callee: str, given: Sequence[str], where: Location) -> ast.Call:
     return place(
-        ast.Call(place(ast.Constant(callee), where), [_name(name, where, ast.Load()) for name in given], []), where
+        ast.Call(place(ast.Constant(callee), where), [name_node(name, where, ast.Load()) for name in given], []), where
     )
-
-
-def _name(name: str, where: Location, context: ast.expr_context) -> ast.Name:
-    return place(ast.Name(name, context), where)
-
-
-def _none(where: Location) -> ast.Constant:
-    return place(ast.Constant(None), where)
 
 
 def _true(loop: Loop) -> ast.Constant:

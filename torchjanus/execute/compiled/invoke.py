@@ -14,7 +14,8 @@ import torch
 from torchjanus.core.errors import refused
 from torchjanus.execute.compiled.artifacts import bare_call
 from torchjanus.execute.compiled.invoke_trial import disagreement
-from torchjanus.execute.regions.invoke import BatchedCalls, CellCalls, CellRun, Run, Tensors, invocations_of
+from torchjanus.execute.regions.cells import CellCalls, CellRun, Run, Tensors
+from torchjanus.execute.regions.invoke import BatchedCalls, invocations_of
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.lowering.invoke_for_inductor import (
     PARTS,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.execute.regions.invoke import CellCalls, CellRun, Run, Tensors
+from torchjanus.execute.regions.cells import CellCalls, CellRun, Run, Tensors
 from torchjanus.graph.lowering.invoke_for_inductor import adds
 from torchjanus.graph.recursion.cells.partition import Partition
 from torchjanus.graph.recursion.variants.plan import Batch, LevelSchedule

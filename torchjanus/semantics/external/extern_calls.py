@@ -21,19 +21,18 @@ from torchjanus.core.logs import logger
 from torchjanus.host.journal import Journal
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.shared_arrays import SharedArrays
+from torchjanus.semantics.external.argument_snapshots import are_same, copied, is_unchanged, keeps, parts_of
 from torchjanus.semantics.external.handling import is_handled, may_raise
 from torchjanus.semantics.external.plain_parts import PlainParts
 from torchjanus.semantics.external.surroundings import code_reached
 from torchjanus.semantics.known.called_back import seen_tensors
-from torchjanus.semantics.known.details import memory_of
-from torchjanus.semantics.known.foreign import (
+from torchjanus.semantics.known.foreign import is_foreign_object, runs_user_code
+from torchjanus.semantics.known.foreign_effects import (
     OUTPUT,
     TORCH_GENERATOR,
     changes_in_place,
     is_draw,
-    is_foreign_object,
     is_users_cache,
-    runs_user_code,
 )
 from torchjanus.semantics.known.host_memory import memory_within
 from torchjanus.semantics.known.live_views import is_view
@@ -44,7 +43,6 @@ from torchjanus.semantics.torch.framework import FrameworkRecorder
 from torchjanus.semantics.torch.torch_state import generator_state
 from torchjanus.trace.actions import Extern, name_of
 from torchjanus.trace.effects import PURE, Effects
-from torchjanus.trace.values import plain
 
 __all__ = ["ExternCalls", "take"]
 
@@ -113,7 +111,7 @@ class ExternCalls:
         changes = self._changed_by(own)
         stale = self._stale((*args, *kwargs.values())) or ("" if is_users_cache(func) else self._stale_to(own))
         changeable = self._mutable((*given, *named.values())) if effects.writes != OUTPUT.writes else []
-        before = [(value, _shape_of(value)) for value in changeable]
+        before = [(value, parts_of(value)) for value in changeable]
         reached = list(memory_within((func, *args, *kwargs.values()))) if effects.world else []
         late = self.arrays.are_read(reached)
         overwrites = late or self.arrays.are_accessed(reached)
@@ -126,7 +124,7 @@ class ExternCalls:
         if recording.refuse_view((*args, *kwargs.values(), result)):
             return result
         for value, shape in before:
-            if not _same_shape(_shape_of(value), shape) or changes_in_place(func):
+            if not are_same(parts_of(value), shape) or changes_in_place(func):
                 recording.refuse(
                     "native-writes-argument",
                     f"{name_of(func)} changes a {type(value).__name__} that it is given",
@@ -212,12 +210,12 @@ class ExternCalls:
         for value in values:
             private = isinstance(value, CONTAINERS) and self.recording.owner(value) is None
             if private and is_one_of(type(value), (list, dict, set)) and not effects.world:
-                kept.append(_copy(value))
+                kept.append(copied(value))
                 continue
             if private and not isinstance(value, tuple | frozenset):
-                shape = _shape_of(value)
+                shape = parts_of(value)
                 what = f"a {type(value).__name__} changes after native code was given it"
-                self.recording.hold_argument(functools.partial(_keeps, value, shape), what)
+                self.recording.hold_argument(functools.partial(keeps, value, shape), what)
             kept.append(value)
         return tuple(kept)
 
@@ -349,7 +347,7 @@ class ExternCalls:
                 copy = tensor.detach().clone() if shares else None
                 lying = tensor.detach()
             self.recording.hold_argument(
-                functools.partial(_unchanged, tensor, version, copy, lying),
+                functools.partial(is_unchanged, tensor, version, copy, lying),
                 f"a tensor that {name_of(func)} was given is changed later in the step",
             )
 
@@ -358,50 +356,3 @@ def _referents_of(value: Any) -> list[Any]:
     """Return what a builtin iterator or view refers to."""
     shows = is_view(value) or hasattr(type(value), "__next__")
     return gc.get_referents(value) if shows and type(value).__module__ in _OF_PYTHON else []
-
-
-def _keeps(value: Any, shape: list[Any]) -> bool:
-    return _same_shape(_shape_of(value), shape)
-
-
-def _unchanged(tensor: torch.Tensor, version: int, copy: torch.Tensor | None, lying: torch.Tensor) -> bool:
-    with torch._C.DisableTorchFunction():
-        if memory_of(tensor) != memory_of(lying):
-            return False
-        if not tensor.is_inference() and tensor._version != version:
-            return False
-        if copy is None:
-            return True
-        now = tensor.detach()
-        return bool(((now == copy) | ((now != now) & (copy != copy))).all())
-
-
-def _copy(value: Any) -> Any:
-    """Copy a container's structure, so that later changes do not show."""
-    if type(value) is list:
-        return [_copy(part) for part in value]
-    if type(value) is dict:
-        return {key: _copy(part) for key, part in value.items()}
-    if type(value) is tuple:
-        return tuple(_copy(part) for part in value)
-    return set(value) if type(value) is set else value
-
-
-def _shape_of(value: Any) -> list[Any]:
-    """Return the present elements of a container or attributes of an object."""
-    if isinstance(value, dict):
-        return [part for item in dict.items(value) for part in item]
-    if isinstance(value, CONTAINERS):
-        return list(value)
-    return [part for item in attributes_of(value).items() for part in item]
-
-
-def _same_shape(now: list[Any], then: list[Any]) -> bool:
-    return len(now) == len(then) and all(map(_same, now, then))
-
-
-def _same(a: Any, b: Any) -> bool:
-    a, b = plain(a), plain(b)
-    if isinstance(a, tuple) and type(a) is type(b):
-        return _same_shape(list(a), list(b))
-    return a is b or (type(a) is type(b) and isinstance(a, int | float | str) and bool(a == b))

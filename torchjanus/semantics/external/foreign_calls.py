@@ -26,17 +26,14 @@ from torchjanus.semantics.external.host_functions import host_effects
 from torchjanus.semantics.external.logs import with_program_line
 from torchjanus.semantics.external.surroundings import writes_by_python
 from torchjanus.semantics.known.consumers import iterated
-from torchjanus.semantics.known.foreign import (
+from torchjanus.semantics.known.foreign import is_foreign_module, is_foreign_object, is_numpy_scalar, only_makes_tensor
+from torchjanus.semantics.known.foreign_effects import (
     ARRAYS,
     GENERATOR_FUNCTIONS,
     OUTPUT,
     draw_places,
     effects_of,
     is_draw,
-    is_foreign_module,
-    is_foreign_object,
-    is_numpy_scalar,
-    only_makes_tensor,
 )
 from torchjanus.semantics.known.host_memory import bounds_of
 from torchjanus.semantics.known.live_views import dictionary_behind, is_view

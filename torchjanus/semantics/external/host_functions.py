@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchjanus.core.kinds import getattr, isinstance
-from torchjanus.semantics.known.foreign import ARRAYS, changes_arrays
+from torchjanus.semantics.known.foreign_effects import ARRAYS, changes_arrays
 from torchjanus.trace.effects import WORLD, Effects
 
 __all__ = ["host_effects"]

@@ -43,7 +43,7 @@ from torchjanus.semantics.known.closed import (
     is_torch_script,
     is_visible_to_modes,
 )
-from torchjanus.semantics.known.foreign import ARRAYS, is_users_cache
+from torchjanus.semantics.known.foreign_effects import ARRAYS, is_users_cache
 from torchjanus.semantics.known.host_memory import tensors_within
 from torchjanus.semantics.known.natives import (
     ARITHMETIC,
@@ -57,8 +57,9 @@ from torchjanus.semantics.known.trusted import IGNORED, SETTING_UP, is_installed
 from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.native.identities import IDENTICAL, IDENTITIES, identity_of
 from torchjanus.semantics.protocols.inspecting import RETURNING_DEFAULTS, RETURNING_VARIABLES, functions_of
-from torchjanus.semantics.torch.backward_code import METHODS, is_autograd_node
+from torchjanus.semantics.torch.backward_code import is_autograd_node
 from torchjanus.semantics.torch.checkpoints import Checkpoints, is_checkpoint
+from torchjanus.semantics.torch.function_context import METHODS
 from torchjanus.semantics.torch.packed_sequences import PACKING
 from torchjanus.trace.values import Traced, plain
 

@@ -19,7 +19,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import getattr, isinstance
-from torchjanus.semantics.known.foreign import is_users_cache
+from torchjanus.semantics.known.foreign_effects import is_users_cache
 from torchjanus.semantics.known.own_code import Reach, is_own, of_logger, reach
 from torchjanus.semantics.record.recording import Recording
 

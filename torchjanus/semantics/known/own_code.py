@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import getattr, hasattr, isinstance
+from torchjanus.semantics.known.code_effects import CHANGING, CodeEffects, code_effects
 from torchjanus.semantics.known.foreign import is_foreign_module
 
 __all__ = ["Reach", "does_more_than_read", "is_own", "of_logger", "reach"]
@@ -42,11 +43,6 @@ _NOT_CALLED = frozenset(
     __set__ __delete__ __setstate__ __del__ __iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__
     __iand__ __ior__ __ixor__ __ilshift__ __irshift__ __imatmul__""".split()
 )
-_CHANGING = frozenset(
-    """append appendleft extend extendleft insert remove pop popleft popitem clear update setdefault add discard sort
-    reverse rotate move_to_end intersection_update difference_update symmetric_difference_update subtract put put_nowait
-    fill itemset resize""".split()
-)
 _CHANGING_TENSORS = frozenset("backward step zero_grad load_state_dict out data grad copyto".split())
 _DRAWING = frozenset("random rand randn randint randperm seed manual_seed set_rng_state bernoulli dropout".split())
 _MODES = frozenset(
@@ -64,51 +60,6 @@ _HARMLESS = frozenset(
     hasattr hash hex id int isinstance issubclass iter len list map max min next object oct ord pow property range repr
     reversed round set slice sorted str sum super tuple type zip staticmethod classmethod print""".split()
 )
-
-
-@dataclass(frozen=True)
-class _CodeEffects:
-    """What a code object does, by its instructions."""
-
-    names: frozenset[str]  # attributes and variables that it looks up
-    sets: frozenset[str]  # attributes that it sets or deletes
-    variables: frozenset[str]  # global variables that it sets or deletes
-    shared: frozenset[str]  # variables of enclosing functions that it sets or deletes
-    imports: frozenset[str]  # modules that it imports
-    items: bool  # it may change a container or a tensor
-
-
-@functools.lru_cache(4096)
-def _code_effects(code: types.CodeType) -> _CodeEffects:
-    names, sets, variables, shared, imports = set(code.co_names), set[str](), set[str](), set[str](), set[str]()
-    items = False
-    for instruction in dis.get_instructions(code):
-        match instruction.opname:
-            case "STORE_ATTR" | "DELETE_ATTR":
-                sets.add(instruction.argval)
-            case "STORE_GLOBAL" | "DELETE_GLOBAL":
-                variables.add(instruction.argval)
-            case "STORE_DEREF" | "DELETE_DEREF" if instruction.argval in code.co_freevars:
-                shared.add(instruction.argval)
-            case "IMPORT_NAME":
-                imports.add(instruction.argval)
-            case "STORE_SUBSCR" | "DELETE_SUBSCR" | "STORE_SLICE":
-                items = True
-            case "BINARY_OP":
-                items = items or instruction.argrepr.endswith("=")
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            inner = _code_effects(constant)
-            names |= inner.names
-            sets |= inner.sets
-            variables |= inner.variables
-            imports |= inner.imports
-            shared |= inner.shared & set(code.co_freevars)
-            items = items or inner.items
-    items = items or any(name in _CHANGING or (name.endswith("_") and name[-2:] != "__") for name in names)
-    return _CodeEffects(
-        frozenset(names), frozenset(sets), frozenset(variables), frozenset(shared), frozenset(imports), items
-    )
 
 
 def is_own(module: Any) -> bool:
@@ -224,7 +175,7 @@ class _Walk:
         elif issubclass(kind, types.BuiltinFunctionType) and issubclass(type(value.__self__), types.ModuleType):
             return
         elif issubclass(kind, types.BuiltinFunctionType | types.MethodWrapperType):
-            if value.__name__ in _CHANGING or value.__name__ in _NOT_CALLED:
+            if value.__name__ in CHANGING or value.__name__ in _NOT_CALLED:
                 self.reach.functions[id(value)] = value  # a call changes its receiver
                 self.reach.items = True
             self.pending.append(value.__self__)
@@ -283,8 +234,8 @@ class _Walk:
         self.pending.extend(fn.__defaults__ or ())
         self.pending.extend((fn.__kwdefaults__ or {}).values())
 
-    def _code(self, code: types.CodeType, namespace: dict[str, Any]) -> _CodeEffects:
-        reach, does = self.reach, _code_effects(code)
+    def _code(self, code: types.CodeType, namespace: dict[str, Any]) -> CodeEffects:
+        reach, does = self.reach, code_effects(code)
         reach.names |= does.names
         reach.sets |= does.sets
         reach.items = reach.items or does.items

@@ -20,10 +20,11 @@ from torchjanus.core.kinds import getattr, hasattr, isinstance
 from torchjanus.semantics.containers.registered import found_hooks
 from torchjanus.semantics.protocols.falling_back import attempt
 from torchjanus.semantics.record.recording import Recording
+from torchjanus.semantics.torch.function_context import Context
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.user_code import ACCUMULATED, AFTER, BEFORE, GRADIENT, Begin, End, Hook, Mark, Unhook
 
-__all__ = ["LEAF_HOOKS", "METHODS", "BackwardCode", "Context", "is_autograd_node"]
+__all__ = ["LEAF_HOOKS", "BackwardCode", "is_autograd_node"]
 
 LEAF_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 # Methods of autograd nodes that register hooks.
@@ -46,50 +47,6 @@ class Watcher(Protocol):
 
     def call(self, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def load_attr(self, at: Any, obj: Any, name: str) -> Any: ...
-
-
-class Context:
-    """The ``ctx`` of a Function's watched forward and backward."""
-
-    def __init__(self, real: Any, recording: Recording) -> None:
-        self.needs_input_grad = real.needs_input_grad
-        self.saved_tensors: tuple[Any, ...] = ()
-        self.to_save: tuple[Any, ...] = ()
-        self.dirty: tuple[Any, ...] = ()
-        self.undifferentiable: tuple[Any, ...] = ()
-        self.materialize_grads = True
-        self.returned: list[torch.Tensor] = []
-        self._real = real
-        self._recording = recording
-
-    def save_for_backward(self, *tensors: Any) -> None:
-        self.to_save = tensors
-
-    def mark_dirty(self, *tensors: Any) -> None:
-        self.dirty = tensors
-
-    def mark_non_differentiable(self, *tensors: Any) -> None:
-        self.undifferentiable = tensors
-
-    def set_materialize_grads(self, value: bool) -> None:
-        self.materialize_grads = value
-
-    def leave(self, bare: Callable[[Any], Any]) -> None:
-        """End of the run: replace traced values by plain ones."""
-        for name in vars(self).keys() - {"_real", "_recording"}:
-            vars(self)[name] = bare(vars(self)[name])
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        value = getattr(self._real, name)
-        self._recording.refuse(
-            "function-context", f"reads ctx.{name}", "only the common parts of a Function's context are watched.", ""
-        )
-        return value
-
-
-METHODS = frozenset(f for f in vars(Context).values() if callable(f))
 
 
 class BackwardCode:

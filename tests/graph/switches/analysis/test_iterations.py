@@ -10,7 +10,8 @@ import torch
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.switches.analysis.iterations import Iteration, is_decided, iterations_in, subject_of
+from torchjanus.graph.switches.analysis.iteration_reader import iterations_in
+from torchjanus.graph.switches.analysis.iterations import Iteration, is_decided, subject_of
 from torchjanus.graph.switches.analysis.numbers import NumberStates
 from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.events import Trace

@@ -18,6 +18,7 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import InternalFault
 from torchjanus.graph.recursion.cells.buffers import AssembledRecursion
+from torchjanus.graph.recursion.traversal.expressions import held_text, list_text, picking, slot_text
 from torchjanus.graph.recursion.traversal.matching import room_within
 from torchjanus.graph.recursion.traversal.notes import CallNotes, Unit, UnitRow
 from torchjanus.graph.recursion.traversal.schedule import NoSuchRow, TraversalNotes, lay_out
@@ -41,7 +42,6 @@ from torchjanus.host.checks import BROKEN
 from torchjanus.host.embed import compile_with_constants
 from torchjanus.trace.actions import HeapWrite, place_of
 from torchjanus.trace.recipes import Number
-from torchjanus.trace.values import Expr
 
 __all__ = ["EntryCall", "HostTraversal", "wherever"]
 
@@ -104,11 +104,8 @@ class HostTraversal:
         self._excluded = excluded
         recursion = assembled.recursion
         self._counts = list(counts)
-        tokens = {
-            access_path.token
-            for access_path, t in zip(assembled.shared, recursion.shared, strict=True)
-            if t.requires_grad
-        }
+        shared = zip(assembled.shared, recursion.shared, strict=True)
+        tokens = {access_path.token for access_path, tensor in shared if tensor.requires_grad}
         self._wanted, self._tokens = reached & tokens, tokens
         self._used = [
             {o.token for o in part.flowing if o.token in reached or o.token not in variant.sometimes} & tokens
@@ -189,7 +186,7 @@ class HostTraversal:
             name = self._functions[root.callee]
             names[f"U{number}"] = root.used
             first = ["0", f"U{number}"] if self._exact else ["0"]
-            lines += [f"    q{n} = {_list_text(which)}" for n, which in enumerate(root.lists)]
+            lines += [f"    q{n} = {list_text(which)}" for n, which in enumerate(root.lists)]
             kinds = self._kinds(root.callee, root.made, root.never)
             if root.each:
                 lines += self._each(number, root, f"{name}({', '.join([*first, *passed])}", kinds)
@@ -262,7 +259,7 @@ class HostTraversal:
             names[f"F{variant.number}"] = variant.gradients.flow
         columns = [
             [
-                _slot_text(source, variant.number_at(n)[1]) if kind == "slot" else _held_text(source, variant, n)
+                slot_text(source, variant.number_at(n)[1]) if kind == "slot" else held_text(source, variant, n)
                 for kind, n in part.columns
             ]
             for part in variant.parts
@@ -277,12 +274,12 @@ class HostTraversal:
         ]
         numbers = [given_text(source, recipe) for recipe in variant.numbers]
         picked = [
-            (self._tables[token], _slot_text(source, variant.number_at(slot)[1]))
+            (self._tables[token], slot_text(source, variant.number_at(slot)[1]))
             for token, slots in variant.tables.items()
             for slot in (slots or () if token in self._tables else ())
         ]
         source.flush()
-        body = (*_picking(picked), *self._body(variant, passed, columns, written, numbers))
+        body = (*picking(picked), *self._body(variant, passed, columns, written, numbers))
         return MatchedVariant(tuple(source.lines), body)
 
     def _body(
@@ -397,35 +394,6 @@ class HostTraversal:
         raise AssertionError(f"{ref} is no row")
 
 
-def _list_text(which: int | None) -> str:
-    """Return the expression of one of the step's lists, or of a counter (see ``EntryCall``)."""
-    if which is None:
-        return "[]"
-    return f"lists[{which}]" if which >= 0 else f"counts[{~which}]"
-
-
 def wherever(tokens: Iterable[Any], alike: Mapping[Any, frozenset[Any]]) -> frozenset[Any]:
     """Return these tokens of shared tensors and all other tokens of the same tensors."""
     return frozenset().union(*(alike.get(token, frozenset({token})) for token in tokens))
-
-
-def _held_text(source: VariantSource, variant: Variant, number: int) -> str:
-    """Return the expression of a tensor that a node holds, or of the (table, row number) of a picked row."""
-    pick = variant.picks.get(number)
-    if pick is None:
-        return source.value(variant.plan.access_paths[number])
-    return f"({source.value(pick.table)}, {source.number(pick.number)})"
-
-
-def _slot_text(source: VariantSource, number: Any) -> str:
-    """Return the expression of a host-supplied number."""
-    return number_text(source, number) if isinstance(number, Expr) else repr(number)
-
-
-def _picking(picked: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """Yield the statements that note the number of rows each table needs; a negative row number is an unseen
-    variant."""
-    for table, text in picked:
-        yield f"b = {text}"
-        yield "if b < 0: raise UnseenVariant"
-        yield f"if b >= bounds[{table}]: bounds[{table}] = b + 1"

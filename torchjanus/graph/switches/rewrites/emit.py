@@ -21,7 +21,8 @@ from torchjanus.graph.switches.analysis.arms import ArmResolution, ResolvedArms,
 from torchjanus.graph.switches.analysis.effects import is_shown, with_shown
 from torchjanus.graph.switches.analysis.evidence import are_known, limits_of
 from torchjanus.graph.switches.analysis.index_predicates import ITERATION, NUMBER
-from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source, iterations_in, subject_of
+from torchjanus.graph.switches.analysis.iteration_reader import iterations_in
+from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source, subject_of
 from torchjanus.graph.switches.analysis.lists import check_unseen, filled_in, without_filled
 from torchjanus.graph.switches.analysis.numbers import NumberStates
 from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements
