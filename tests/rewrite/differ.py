@@ -21,12 +21,13 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 CORPUS = HERE / "corpus"
-NEWEST = {"python312.py": (3, 12)}  # files with syntax that older interpreters cannot read
 Outcome = dict[str, Any]
 
 
 def corpus_files() -> list[Path]:
-    return [path for path in sorted(CORPUS.glob("*.py")) if sys.version_info >= NEWEST.get(path.name, (3, 11))]
+    """Return the files that this interpreter can read: ``name.py312`` has syntax of Python 3.12."""
+    newer = [path for path in CORPUS.glob("*.py3*") if sys.version_info >= (3, int(path.suffix.removeprefix(".py3")))]
+    return sorted([*CORPUS.glob("*.py"), *newer])
 
 
 @functools.cache
