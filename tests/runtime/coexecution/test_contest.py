@@ -11,21 +11,39 @@ import torch
 
 import torchjanus
 from torchjanus.runtime.parts import contest
-from torchjanus.runtime.parts.contest import COEXECUTION, PYTHON, Contest
+from torchjanus.runtime.parts.contest import COEXECUTION, PARTS, PYTHON, Contest
+from torchjanus.runtime.parts.region import TIMED, Timing
 
 
 class Timed(Contest):
-    """Each contender takes what ``costs`` say."""
+    """Each contender takes what ``costs`` say; a call that co-execution does not serve takes ``recorded`` more."""
 
-    def __init__(self, fn: Any, costs: dict[str, float]) -> None:
-        self.now, self.costs = 0.0, costs
+    def __init__(self, fn: Any, costs: dict[str, float], recorded: float = 0.0, parts: Any = None) -> None:
+        self.now, self.costs, self.recorded = 0.0, costs, recorded
         self.made: list[str] = []
-        super().__init__(fn, None, torchjanus.speculate(fn, executor="auto")._learning, lambda: self.now)
+        super().__init__(fn, parts, torchjanus.speculate(fn, executor="auto")._learning, lambda: self.now)
 
     def _make(self, contender: str, args: Any, kwargs: Any) -> Any:
         self.now += self.costs[contender]
         self.made.append(contender)
-        return super()._make(contender, args, kwargs)
+        before = self._log.counts.speculated
+        result = super()._make(contender, args, kwargs)
+        if contender == COEXECUTION and self._log.counts.speculated == before:
+            self.now += self.recorded
+        return result
+
+
+class SomeParts:
+    """Parts of a step; ``serve``: whether graphs make any."""
+
+    is_superseded = False
+
+    def __init__(self, fn: Any, serve: bool, learnt: bool = True) -> None:
+        self.call, self.serve, self.are_learnt = fn, serve, learnt
+
+    @property
+    def progress(self) -> list[bool]:
+        return [self.serve]
 
 
 def trained() -> tuple[Any, torch.Tensor]:
@@ -57,6 +75,7 @@ def alike(calls: int, costs: dict[str, float]) -> Timed:
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contest, "FIRST", 3)
     monkeypatch.setattr(contest, "AGAIN", 10)
+    monkeypatch.setattr(contest, "LEARNING", 4)
 
 
 def test_co_execution_makes_the_calls_where_it_is_fastest() -> None:
@@ -115,6 +134,88 @@ def test_a_winner_whose_calls_begin_to_diverge_is_measured_again() -> None:
         x = torch.randn(3, 4)
         assert made.call(x) == step(x)
     assert made.standing.winner == PYTHON
+
+
+def test_a_winner_that_diverges_rarely_but_at_great_cost_is_left() -> None:
+    length = 3
+
+    def step(x: torch.Tensor) -> float:
+        for _ in range(length):
+            x = x.sin()
+        return x.sum().item()
+
+    made = Timed(step, {PYTHON: 1.0, COEXECUTION: 0.5}, recorded=80.0)
+    for _ in range(36):
+        made.call(torch.randn(3, 4))
+    assert made.standing is not None
+    assert made.standing.winner == COEXECUTION
+    before = len(made.made)
+    for number in range(1, 120):
+        length = 10 + number if number % 12 == 0 else 3  # fewer than SERVED allows
+        made.call(torch.randn(3, 4))
+    assert made.made[before:].count(PYTHON) > 80
+    assert made.standing.winner == PYTHON
+
+
+def test_what_diverging_calls_take_counts_in_a_measurement() -> None:
+    length = 3
+
+    def step(x: torch.Tensor) -> float:
+        for _ in range(length):
+            x = x.sin()
+        return x.sum().item()
+
+    made = Timed(step, {PYTHON: 1.0, COEXECUTION: 0.5}, recorded=80.0)
+    number = 0
+    while made.standing is None:
+        length = 3
+        if made._times and sum(map(len, made._times.values())) == 9:
+            length = 10  # one of nine
+        made.call(torch.randn(3, 4))
+        number += 1
+        assert number < 60
+    assert len(made._unserved) == 1
+    assert made.standing.winner == PYTHON
+    assert dict(made.standing.times)[COEXECUTION] > 5.0
+
+
+def test_parts_that_serve_nothing_are_left_to_python() -> None:
+    step, _ = trained()
+    parts = SomeParts(step, serve=False)
+    made = Timed(step, {PYTHON: 1.0, PARTS: 1.3, COEXECUTION: 2.0}, parts=parts)
+    for _ in range(60):
+        made.call(torch.randn(3, 4))
+    later = made.made[-30:]
+    assert PARTS in later  # they are learnt further
+    assert later.count(PARTS) < 5
+    parts.are_learnt = False
+    for _ in range(60):
+        made.call(torch.randn(3, 4))
+    assert PARTS not in made.made[-60:]
+
+
+def test_parts_that_begin_to_serve_are_measured_at_once() -> None:
+    step, _ = trained()
+    parts = SomeParts(step, serve=False)
+    made = Timed(step, {PYTHON: 1.0, PARTS: 0.5, COEXECUTION: 2.0}, parts=parts)
+    for _ in range(60):
+        made.call(torch.randn(3, 4))
+    parts.serve = True
+    for _ in range(2 * contest.RARELY):
+        made.call(torch.randn(3, 4))
+    assert made.standing is not None
+    assert made.standing.winner == PARTS
+    made.costs[PARTS] = 2.0
+    for _ in range(1000):
+        made.call(torch.randn(3, 4))
+    assert made.standing.winner == PYTHON
+
+
+def test_a_step_is_timed_only_while_a_part_asks_for_it() -> None:
+    timing = Timing()
+    assert [timing.begins() for _ in range(TIMED + 2)] == [True] * TIMED + [False] * 2
+    timing.ask()
+    assert timing.begins()
 
 
 def test_auto_tries_co_execution_where_there_is_no_whole_graph() -> None:

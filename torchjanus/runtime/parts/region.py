@@ -19,11 +19,12 @@ from torchjanus.runtime.pass_log.pass_log import pass_log
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.trace.events import Trace
 
-__all__ = ["Options", "Region"]
+__all__ = ["Options", "Region", "Timing"]
 
 LEAST_SHARE = 0.02  # of the step's time: what takes less is not worth learning
 LEAST_OPERATIONS = 4  # of a graph, where no clock may decide: what has fewer is Python's
 OPEN = "tensors go in or out whose backward pass is still to come"
+TIMED = 8  # calls of the step that are timed once a part asks for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,30 @@ class Options:
     verify: int
 
 
+class Timing:
+    """Whether calls of a step are timed: only while the share of a part is to be measured, for a clock of the thread
+    costs a call of the operating system."""
+
+    def __init__(self) -> None:
+        self.on = False  # in the current call
+        self._left = TIMED
+
+    def begins(self) -> bool:
+        """Begin a call of the step. Returns whether it is timed."""
+        self.on = self._left > 0
+        self._left -= self.on
+        return self.on
+
+    def ask(self) -> None:
+        """Let the next calls be timed."""
+        self._left = TIMED
+
+
 class Region:
     """``fn`` as a part of a step. ``label`` and ``place``: what it is and where; ``last``: its last line. ``update``:
     whether it is a function of torch that updates what is trained. ``kept``: the objects that live as long as the step
-    does, where the program sees when objects are gone. ``leave``: called when it is left to Python."""
+    does, where the program sees when objects are gone. ``timing``: of the step. ``leave``: called when it is left to
+    Python."""
 
     def __init__(
         self,
@@ -48,6 +69,7 @@ class Region:
         label: str,
         place: Place,
         last: int,
+        timing: Timing,
         *,
         update: bool = False,
         kept: tuple[Any, ...] | None = None,
@@ -67,6 +89,7 @@ class Region:
         self.opened = False  # whether it is learnt though its results have their backward pass still to come
         self.part: Part | None = None
         self._measured = 0  # calls that were measured
+        self._timing = timing
         self._options = options
         self._account = account
         self._update = update
@@ -90,20 +113,25 @@ class Region:
         if part is None:
             return self.fn(*args, **kwargs) if self.why else self._measure(args, kwargs)
         counts = part.learning.counts
-        before, begun = counts.speculated, thread_time()
+        timed = self._timing.on
+        before, begun = counts.speculated, thread_time() if timed else 0.0
         result = part.call(args, kwargs)
         if counts.speculated > before:
             self.served += 1
             if before == 0:
                 self._look_at_graph(part)
             return result
-        self.learning += max(thread_time() - begun - self.seconds / self._measured, 0.0)
+        if timed:
+            self.learning += max(thread_time() - begun - self.seconds / self._measured, 0.0)
         if part.learning.policy.given_up:
             self.leave(part.learning.policy.given_up)
         return result
 
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call by Python, and see whether its gradients are its own."""
+        if not self._timing.on:
+            self._timing.ask()
+            return self.fn(*args, **kwargs)
         come = thread_time()
         opened = is_open((args, kwargs))
         begun = thread_time()
@@ -117,6 +145,12 @@ class Region:
             self.leave(OPEN)
         self.learning += begun - come + thread_time() - ended
         return result
+
+    @property
+    def executors(self) -> Sequence[object]:
+        """What its graphs are run by."""
+        routes = () if self.part is None else self.part.learning.routes
+        return [(id(engine), engine.current) for route in routes for engine in route.engines]
 
     @property
     def is_measured(self) -> bool:

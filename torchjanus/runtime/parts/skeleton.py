@@ -18,7 +18,7 @@ from torchjanus.core.errors import Place, Refusal
 from torchjanus.rewrite import Location, Run, call_sites, runs_of, variant
 from torchjanus.runtime.learning.learning import Learning
 from torchjanus.runtime.parts.candidates import function_of, is_entered, is_program, is_update
-from torchjanus.runtime.parts.region import Options, Region
+from torchjanus.runtime.parts.region import Options, Region, Timing
 from torchjanus.semantics.protocols.leaves import MISSING
 from torchjanus.semantics.protocols.virtualize import underlying
 
@@ -158,6 +158,7 @@ class Parts:
         self.changed = False  # whether regions were made or left since open ones were last looked at
         self._calls: dict[FunctionType, Region] = {}  # the regions that are functions
         self._looking = 0.0  # seconds in which call sites have been looked for: sources are parsed
+        self._timing = Timing()
         self._fn = fn
         self._options = options
         self._learning = learning
@@ -182,14 +183,10 @@ class Parts:
                     skeleton.renew()
                     self._call(function)
         served = sum(region.served for region in self.regions)
-        aside, begun = self._aside, thread_time()
-        result = self._main.function(*self._leading, *args, **kwargs)
-        # The time of the step itself, of which those of its parts are shares.
-        seconds = thread_time() - begun - (self._aside - aside)
+        result = (
+            self._timed(args, kwargs) if self._timing.begins() else self._main.function(*self._leading, *args, **kwargs)
+        )
         self._learning.counts.partly += sum(region.served for region in self.regions) > served
-        for region in self.regions:
-            if region.is_measured:
-                region.choose(seconds)
         if self.changed and not self.stale:
             self.changed = False
             self._open(self._main, set())
@@ -197,6 +194,32 @@ class Parts:
             if skeleton.is_wasteful:
                 skeleton.stale = self.stale = True
         return result
+
+    def _timed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call, and see what share of the step each new part has."""
+        aside, begun = self._aside, thread_time()
+        result = self._main.function(*self._leading, *args, **kwargs)
+        # The time of the step itself, of which those of its parts are shares.
+        seconds = thread_time() - begun - (self._aside - aside)
+        for region in self.regions:
+            if region.is_measured:
+                region.choose(seconds)
+        return result
+
+    @property
+    def serve(self) -> bool:
+        """Whether any part is made by graphs."""
+        return any(region.served and not region.why for region in self.regions)
+
+    @property
+    def are_learnt(self) -> bool:
+        """Whether any part is made by graphs, or may be."""
+        return any(not region.why for region in self.regions)
+
+    @property
+    def progress(self) -> Sequence[object]:
+        """What changes when another part, or another executor, begins to serve."""
+        return [region.executors for region in self.regions if region.served and not region.why]
 
     def _open(self, skeleton: Skeleton, seen: set[Skeleton]) -> None:
         """Learn the largest regions that were left because they are open, and hold nothing that is learnt: they are
@@ -261,6 +284,7 @@ class Parts:
             label,
             place,
             last,
+            self._timing,
             update=update,
             kept=self._leading if lifetimes else None,
             leave=leave,
