@@ -21,7 +21,7 @@ from torchjanus.graph.aten.symbolic_sizes import Fixed
 from torchjanus.graph.ir.program import Input, Node, Program, Ref
 from torchjanus.graph.lowering.lower import lower
 from torchjanus.graph.recursion.cells import buffers
-from torchjanus.runtime.entries import entry
+from torchjanus.runtime.entries import entry_making
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.semantics.watch.objects.finalization import Finalization
 from torchjanus.trace.modes import Modes
@@ -129,9 +129,9 @@ def _loop_count_fixed(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
     def fixed(*args: Any) -> Any:
         raise Fixed({0: "a kernel asks for it"})
 
-    patch.setattr(entry, "lowered_or_cached", fixed)
+    patch.setattr(entry_making, "lowered_or_cached", fixed)
     plan: Any = SimpleNamespace(program=None, dimensions=SimpleNamespace(symbols=()))
-    return _raised(entry._lower, plan, None)
+    return _raised(entry_making._lower, plan, None)
 
 
 def _recursion_unseen(patch: pytest.MonkeyPatch) -> tuple[str, ...]:

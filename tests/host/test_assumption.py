@@ -18,19 +18,16 @@ from torchjanus.host.assumption import (
     Assumption,
     Condition,
     ContainerKeys,
-    Distinct,
     Emptiness,
     Identity,
     Kept,
     KeyPresence,
-    Memory,
     SameObject,
-    TensorKind,
     TypeOf,
     ValueOf,
-    distinct,
     evaluate,
 )
+from torchjanus.host.tensor_assumptions import Distinct, Memory, TensorKind, distinct
 from torchjanus.semantics.known.details import tensor_detail
 from torchjanus.semantics.watch.run import ambient_state
 from torchjanus.trace.values import Apply, Fetch, Read

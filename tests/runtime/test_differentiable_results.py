@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchjanus
-from torchjanus.runtime.speculate import Speculated
+from torchjanus.runtime.speculated_function import Speculated
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 Scenario = Callable[[Wrap], list[Any]]

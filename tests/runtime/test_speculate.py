@@ -27,15 +27,14 @@ import torchjanus
 from torchjanus import Unsupported
 from torchjanus.execute.replay import Replay
 from torchjanus.rewrite import source
-from torchjanus.runtime import keep_speculated, speculated
+from torchjanus.runtime import keep_speculated, speculated, speculated_function
 from torchjanus.runtime.entries import entry as entry_module
+from torchjanus.runtime.entries import entry_making
 from torchjanus.runtime.learning import learning
 from torchjanus.runtime.runs import lowering_cache
 from torchjanus.semantics.record.accumulators import Accumulators
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.watch.objects.finalization import Finalization
-
-speculate_module: Any = sys.modules["torchjanus.runtime.speculate"]  # the package shows the function by this name
 
 
 def speculate(fn: Any, **options: Any) -> Any:
@@ -583,7 +582,7 @@ def test_the_registry_is_weak() -> None:
 
 
 def test_keep_speculated_holds_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speculate_module, "_kept", None)
+    monkeypatch.setattr(speculated_function, "_kept", None)
     keep_speculated()
     step = speculate(lambda x: x)
     kept = weakref.ref(step)
@@ -601,7 +600,7 @@ def broken(*args: Any, **kwargs: Any) -> Any:
 
 
 FAULTS: dict[str, tuple[Any, str]] = {
-    "generalise": (entry_module, "generalise"),
+    "generalise": (entry_making, "generalise"),
     "lower": (lowering_cache, "lower_whole"),
     "build_launch": (entry_module, "build_launch"),
     "Engine": (entry_module, "Engine"),

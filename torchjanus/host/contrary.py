@@ -20,18 +20,17 @@ from torchjanus.host.assumption import (
     Assumption,
     Condition,
     ContainerKeys,
-    Distinct,
     Emptiness,
     Identity,
     InstanceOf,
     Kept,
     KeyPresence,
     SameObject,
-    TensorKind,
     TypeOf,
     ValueOf,
     waits_for,
 )
+from torchjanus.host.tensor_assumptions import Distinct, TensorKind
 from torchjanus.rewrite.hooks.lookup import is_python_class
 
 __all__ = ["contrary", "failing"]

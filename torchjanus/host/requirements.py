@@ -27,13 +27,13 @@ from torchjanus.host.assumption import (
     Kept,
     KeyPresence,
     SameObject,
-    TensorKind,
     TypeOf,
     ValueOf,
 )
 from torchjanus.host.checks import Hooks
 from torchjanus.host.dictionaries import Dictionaries, DictionaryAssumptions
 from torchjanus.host.source import Source, answers
+from torchjanus.host.tensor_assumptions import TensorKind
 from torchjanus.trace.values import Apply, Read
 
 __all__ = ["Requirements"]

@@ -7,13 +7,8 @@ from torchjanus.runtime.runs.budget import Overhead
 from torchjanus.runtime.runs.records import Event, Profile, Statistics
 from torchjanus.runtime.runs.stance import stance
 from torchjanus.runtime.saving import load
-from torchjanus.runtime.speculate import (
-    Speculated,
-    keep_speculated,
-    speculate,
-    speculated,
-    vary,
-)
+from torchjanus.runtime.speculate import speculate, vary
+from torchjanus.runtime.speculated_function import Speculated, keep_speculated, speculated
 
 __all__ = [
     "Entry",

@@ -13,7 +13,8 @@ from torchjanus.execute.compiled.store import store_in_use
 from torchjanus.runtime.learning.saved import surroundings
 from torchjanus.runtime.runs.saved_graphs import SavedGraphs, roots_of
 from torchjanus.runtime.runs.step_file import read_step
-from torchjanus.runtime.speculate import Speculated, speculate
+from torchjanus.runtime.speculate import speculate
+from torchjanus.runtime.speculated_function import Speculated
 from torchjanus.semantics.protocols.virtualize import home_of
 
 __all__ = ["load"]

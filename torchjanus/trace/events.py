@@ -98,7 +98,7 @@ class FunctionExit:
         return f"return {self.name}"
 
 
-Fact = (
+HostFact = (  # what the host can check
     HeapRead
     | KeyLookup
     | EmptinessTest
@@ -108,8 +108,8 @@ Fact = (
     | NumberPredicate
     | Specialization
     | HostComputation
-    | TensorPredicate
 )
+Fact = HostFact | TensorPredicate
 Effectful = HeapWrite | ContainerMutation | Extern
 Event = Fact | Op | Effectful | HostLoop | Decision | LoopEnd | FunctionEntry | FunctionExit
 

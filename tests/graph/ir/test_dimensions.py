@@ -11,7 +11,8 @@ import torch
 from tests.graph.generalize.test_generalize import plan_of, texts
 from torchjanus.graph.ir.dimensions import STRIDES, Split, dimensions_of, geometries, key_of
 from torchjanus.graph.ir.program import Formula, Symbol
-from torchjanus.host.assumption import Condition, TensorKind
+from torchjanus.host.assumption import Condition
+from torchjanus.host.tensor_assumptions import TensorKind
 from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.events import Trace
 

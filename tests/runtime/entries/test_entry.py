@@ -10,8 +10,10 @@ import torch
 import torchjanus
 from torchjanus.core.errors import Refused
 from torchjanus.graph.recursion.grouping.variants import VariantTable
-from torchjanus.host.assumption import AmbientState, Arguments, Distinct, TensorKind, ValueOf
-from torchjanus.runtime.entries.entry import Entry, alone, make_entry
+from torchjanus.host.assumption import AmbientState, Arguments, ValueOf
+from torchjanus.host.tensor_assumptions import Distinct, TensorKind
+from torchjanus.runtime.entries.entry import Entry, alone
+from torchjanus.runtime.entries.entry_making import make_entry
 from torchjanus.runtime.runs.paths import Group, Paths
 from torchjanus.runtime.runs.records import Counts
 from torchjanus.semantics.watch.run import watch_call

@@ -13,7 +13,7 @@ from torchjanus.host.journal import Journal
 from torchjanus.runtime.entries import engine
 from torchjanus.runtime.entries.path_tree import PathTree
 from torchjanus.runtime.entries.standby import LEAST, TRIED, Standby
-from torchjanus.runtime.launch.launch import MISS
+from torchjanus.runtime.launch.outcomes import MISS
 
 
 class Old:

@@ -14,7 +14,8 @@ from torchjanus.graph.generalize.generalize import EntryPlan, generalise
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.lowering.lower import lower
 from torchjanus.host.assumption import Arguments, Assumption
-from torchjanus.runtime.launch.launch import MISS, Failure, Launch, Violation, build_launch, failure
+from torchjanus.runtime.launch.launch import Launch, build_launch
+from torchjanus.runtime.launch.outcomes import MISS, Failure, Violation, failure
 from torchjanus.semantics.watch.run import watch_call
 
 

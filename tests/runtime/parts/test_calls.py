@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torchjanus.host.journal import Journal
-from torchjanus.runtime.launch.launch import MISS, RAISED, Failure, Violation
+from torchjanus.runtime.launch.outcomes import MISS, RAISED, Failure, Violation
 from torchjanus.runtime.learning.learning import Learning
 from torchjanus.runtime.parts.calls import Calls
 

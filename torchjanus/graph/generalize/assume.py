@@ -13,11 +13,8 @@ from torchjanus.core.errors import Place
 from torchjanus.graph.generalize.builder import Builder
 from torchjanus.graph.ir.dimensions import is_size
 from torchjanus.graph.ir.inputs import Inputs
-from torchjanus.graph.ir.numbers import (
-    Numbers,
-    varies,
-)
-from torchjanus.host import assumption
+from torchjanus.graph.ir.numbers import Numbers, varies
+from torchjanus.host import assumption, tensor_assumptions
 from torchjanus.rewrite.hooks.lookup import is_python_class
 from torchjanus.trace import facts
 from torchjanus.trace.actions import ContainerMutation, HeapWrite
@@ -184,6 +181,6 @@ def _of_read(
             if access_path in taken:
                 free = work.dimensions.of(access_path, len(event.detail[2]))
                 strides = work.dimensions.strides[access_path] if free else ()
-                yield assumption.TensorKind(
+                yield tensor_assumptions.TensorKind(
                     place, access_path, value, event.detail, describe, tuple(map(_is_free, free)), strides
                 )

@@ -19,11 +19,11 @@ from torchjanus.core.errors import Refused, refused
 from torchjanus.core.trees import map_leaves, tree_token
 from torchjanus.graph.aten import clean_up, functionalize
 from torchjanus.graph.aten.in_place import traced
-from torchjanus.graph.aten.may_fail import may_fail
 from torchjanus.graph.aten.symbolic_sizes import Fixed, value_of_formula
 from torchjanus.graph.ir.loop_matching import is_training
 from torchjanus.graph.ir.program import Formula, Input, Measured, Program, Ref, Slot, Symbol, with_copies
 from torchjanus.graph.operators.loop_op import TensorSignature, new_key
+from torchjanus.graph.regions.half_effects import effects_of, effects_of_inputs, is_repeatable
 from torchjanus.graph.regions.saved_values import pack, return_values, returned, root_views
 from torchjanus.graph.regions.sizes import OwnSizes, SymbolicInputs
 from torchjanus.graph.tracing.ambient import Ambient
@@ -91,10 +91,14 @@ class Partition:
 
     def source_of(self, index: int) -> Source:
         """Return the source of the body's input at this index."""
-        if index < self.carried:
-            return Source("carried", index)
-        index -= self.carried
-        return Source("stacked", index) if index < self.stacked else Source("invariant", index - self.stacked)
+        return _source_of(index, self.carried, self.stacked)
+
+
+def _source_of(index: int, carried: int, stacked: int) -> Source:
+    if index < carried:
+        return Source("carried", index)
+    index -= carried
+    return Source("stacked", index) if index < stacked else Source("invariant", index - stacked)
 
 
 def partition_of(
@@ -186,7 +190,7 @@ class _Body:
             tangents = tuple(index for index, out in enumerate(differentiable) if out.requires_grad)
             graph, wanted = self._joint(outs, tangents)
             self.own.computed(graph)
-            effects = sum(map(clean_up.has_effect, _of_inputs(graph)))
+            effects = effects_of_inputs(graph)
             forward, backward = graph, None
             if wanted:
                 from torch._functorch import partitioners  # noqa: PLC0415 - slow to import, and seldom needed here
@@ -196,8 +200,7 @@ class _Body:
                 )
                 root_views(forward, backward, len(outs))
                 pack(forward, backward, len(outs))
-            repeated = backward is not None and any(map(_is_once, backward.graph.nodes))
-            if repeated or sum(map(clean_up.has_effect, _calls(forward))) != effects:
+            if effects_of(forward) != effects or (backward is not None and not is_repeatable(backward)):
                 raise _refused("has an effect that an iteration run backwards would repeat or lose")
             assembly = _Assembly(self.carried, self.stacked, self.kinds, outs, tangents, wanted, self.program, self.own)
             return assembly.partition(forward, backward)
@@ -368,11 +371,7 @@ class _Assembly:
         return self._given(value, self._input(index).kind == "stacked")
 
     def _input(self, index: int) -> Source:
-        if index < self.carried:
-            return Source("carried", index)
-        index -= self.carried
-        stacked = self.stacked
-        return Source("stacked", index) if index < stacked else Source("invariant", index - stacked)
+        return _source_of(index, self.carried, self.stacked)
 
 
 def _kept(used: Sequence[Source], shown: dict[int, Source], histories: dict[int, int]) -> tuple[Source, ...]:
@@ -385,28 +384,6 @@ def _kept(used: Sequence[Source], shown: dict[int, Source], histories: dict[int,
             if source.kind == "carried":
                 kept[shown[source.index]] = None
     return tuple(kept)
-
-
-def _calls(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    return [node for node in graph.graph.nodes if node.op == "call_function"]
-
-
-def _of_inputs(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    """Return the calls of a joint graph that depend on no tangent.
-
-    Indexing in the backward graph raises no more than the same indexing in the forward graph."""
-    behind = {node for node in graph.graph.nodes if str(node.target).startswith("tangents_")}
-    for node in _calls(graph):
-        if not behind.isdisjoint(node.all_input_nodes):
-            behind.add(node)
-    return [node for node in _calls(graph) if node not in behind]
-
-
-def _is_once(node: torch.fx.Node) -> bool:
-    """Whether a backward graph must not repeat this call. A call that may only raise has succeeded before."""
-    if node.op != "call_function":
-        return False
-    return clean_up.is_random(node) or (clean_up.has_effect(node) and not may_fail(node))
 
 
 def _placeholders(graph: torch.fx.GraphModule) -> list[str]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.logs import logger
-from torchjanus.host.assumption import Assumption, Identity, TensorKind, TypeOf, ValueOf
+from torchjanus.host.assumption import Assumption, Identity, TypeOf, ValueOf
+from torchjanus.host.tensor_assumptions import TensorKind
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.path_tree import PathTree
 

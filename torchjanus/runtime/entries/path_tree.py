@@ -25,14 +25,8 @@ from torchjanus.host.journal import Journal
 from torchjanus.runtime.entries.engine import Engine
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.standby import Standby
-from torchjanus.runtime.launch.launch import (
-    MISS,
-    RAISED,
-    Failure,
-    PrefixLaunch,
-    Violation,
-    failure,
-)
+from torchjanus.runtime.launch.launch import PrefixLaunch
+from torchjanus.runtime.launch.outcomes import MISS, RAISED, Failure, Violation, failure
 
 __all__ = ["BranchPoint", "PathTree"]
 

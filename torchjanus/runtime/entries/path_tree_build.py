@@ -16,7 +16,8 @@ from torchjanus.graph.ir.program import Input
 from torchjanus.graph.lowering.common_prefix import CommonPrefix, PathRemainder, split_paths
 from torchjanus.graph.lowering.value_numbering import Path, Tree
 from torchjanus.graph.recursion.cells.invoke_op import is_invoke, known_calls
-from torchjanus.host.assumption import Assumption, Condition, Distinct, Identity, TensorKind, ValueOf
+from torchjanus.host.assumption import Assumption, Condition, Identity, ValueOf
+from torchjanus.host.tensor_assumptions import Distinct, TensorKind
 from torchjanus.runtime.entries.engine import Engine
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.path_tree import BranchPoint, PathTree

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from torchjanus.host.journal import Journal
 from torchjanus.runtime.entries.engine import Engine
-from torchjanus.runtime.launch.launch import MISS, Violation
+from torchjanus.runtime.launch.outcomes import MISS, Violation
 
 __all__ = ["Standby"]
 

@@ -31,7 +31,7 @@ from torchjanus.host.deferred_writes import write_all
 from torchjanus.host.journal import Journal
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.path_tree import PathTree
-from torchjanus.runtime.launch.launch import LATE, MISS, RAISED, Violation
+from torchjanus.runtime.launch.outcomes import LATE, MISS, RAISED, Violation
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop
 from torchjanus.trace.values import Traced
 

@@ -13,21 +13,12 @@ from torchjanus.core.default_device import default_device
 from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.dimensions import is_size
 from torchjanus.graph.loops.rewrites.lists import rows_of
-from torchjanus.host.assumption import (
-    AmbientState,
-    Assumption,
-    Condition,
-    Distinct,
-    Memory,
-    TensorKind,
-    ValueOf,
-    apart,
-    distinct,
-)
+from torchjanus.host.assumption import AmbientState, Assumption, Condition, ValueOf
 from torchjanus.host.checks import LeafHooks, autocast_regions
 from torchjanus.host.node_hooks import has_node_hooks
 from torchjanus.host.requirements import Requirements
 from torchjanus.host.source import Source
+from torchjanus.host.tensor_assumptions import Distinct, Memory, TensorKind, apart, distinct
 from torchjanus.semantics.torch.backward_code import LEAF_HOOKS
 from torchjanus.trace.values import Fetch, depends_on
 

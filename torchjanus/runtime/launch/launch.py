@@ -18,7 +18,7 @@ import torch
 from torchjanus.core.access_path import read_item
 from torchjanus.core.errors import Refused
 from torchjanus.execute.rollback import Rollback
-from torchjanus.execute.running.base import Updating, Violated
+from torchjanus.execute.running.base import Violated
 from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.lowered import GradState, Lowered
 from torchjanus.graph.recursion.cells.invoke_op import laid_out
@@ -31,58 +31,11 @@ from torchjanus.runtime.launch.completing import MAKING, WRITING, Completing
 from torchjanus.runtime.launch.differentiable import Differentiable
 from torchjanus.runtime.launch.emit import Emitter, Values
 from torchjanus.runtime.launch.interrupts import hold_interrupts, release_interrupts
+from torchjanus.runtime.launch.outcomes import LATE, MISS, RAISED, Failure, Violation
 
-__all__ = [
-    "LATE",
-    "MISS",
-    "RAISED",
-    "Failure",
-    "Launch",
-    "PrefixLaunch",
-    "Violation",
-    "build_beginning",
-    "build_launch",
-    "failure",
-]
+__all__ = ["Launch", "PrefixLaunch", "build_beginning", "build_launch"]
 
 Run = Callable[..., Any]
-
-
-class _Outcome:
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return f"<{self._name}>"
-
-
-MISS: Any = _Outcome("miss")
-RAISED: Any = _Outcome("raised")  # an extern call raised; the journal has its exception
-LATE: Any = _Outcome("late")  # a value that only an extern call at commit decides
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """The graph ran, some assertion did not hold, and nothing was changed. ``by``: the part of a path tree that has the
-    assertion."""
-
-    violated: Violated
-    by: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Something raised. Nothing has changed, unless it was in the commit (``committing``): then tensors have been
-    updated."""
-
-    error: BaseException
-    committing: bool
-    by: Any = None  # the entry of a path tree in which it happened
-
-
-def failure(error: Exception, by: Any = None) -> Failure:
-    """Return the Failure for an exception raised while a graph ran. Only Updating says that tensors were updated."""
-    return Failure(error.error, True, by) if isinstance(error, Updating) else Failure(error, False, by)
 
 
 @dataclass(slots=True)

@@ -21,9 +21,10 @@ from torchjanus.host.assumption import Assumption
 from torchjanus.rewrite import Site, forget_sources
 from torchjanus.runtime.entries.dispatch import Route
 from torchjanus.runtime.entries.engine import default_executor
-from torchjanus.runtime.entries.entry import Entry, is_expected, make_entry
+from torchjanus.runtime.entries.entry import Entry
+from torchjanus.runtime.entries.entry_making import is_expected, make_entry
 from torchjanus.runtime.entries.path_tree import BranchPoint
-from torchjanus.runtime.launch.launch import Violation
+from torchjanus.runtime.launch.outcomes import Violation
 from torchjanus.runtime.learning.pending_graphs import PendingGraphs
 from torchjanus.runtime.learning.policy import LearningPolicy
 from torchjanus.runtime.learning.routes import Routes

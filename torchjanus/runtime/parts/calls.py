@@ -6,8 +6,6 @@ Whatever goes wrong here, the program itself completes the call. ``learning`` ke
 
 from __future__ import annotations
 
-import inspect
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -16,19 +14,19 @@ import torch
 from torchjanus.core.access_path import RESULTS
 from torchjanus.core.collector import uncollected
 from torchjanus.core.default_device import foreign_modes
-from torchjanus.core.errors import NewGraph, Place, Refusal, SourceUnavailable, Unsupported
+from torchjanus.core.errors import NewGraph, Refusal
 from torchjanus.core.one_at_a_time import MAKING
 from torchjanus.host.journal import Journal
-from torchjanus.rewrite.hooks import current, rewritten
+from torchjanus.rewrite.hooks import current
 from torchjanus.runtime.entries.dispatch import Route
 from torchjanus.runtime.entries.engine import make_ready
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.verify import shadow_call
-from torchjanus.runtime.launch.launch import MISS, RAISED, Failure, Violation, failure
+from torchjanus.runtime.launch.outcomes import MISS, RAISED, Failure, Violation, failure
 from torchjanus.runtime.learning.learning import Learning
+from torchjanus.runtime.parts.targets import Target, target_of
 from torchjanus.runtime.runs.stance import in_force
 from torchjanus.semantics.protocols.depth import room
-from torchjanus.semantics.protocols.virtualize import underlying
 from torchjanus.semantics.torch.torch_state import hindrance
 from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import name_of
@@ -37,15 +35,7 @@ from torchjanus.trace.loops.outline import outlined
 
 __all__ = ["Calls"]
 
-_SUSPENDED = {
-    inspect.CO_COROUTINE: "coroutine",
-    inspect.CO_ASYNC_GENERATOR: "asynchronous generator",
-    inspect.CO_GENERATOR: "generator",
-}
-
 TRUSTED_ERRORS = 3
-
-Target = tuple[types.FunctionType, tuple[Any, ...]]  # the function to watch, and the arguments bound to it
 
 
 class Calls:
@@ -157,7 +147,7 @@ class Calls:
         """Run the function as it is, watched if a graph has made extern calls, so that it takes their results from the
         journal."""
         self.counts.imperative += 1
-        found = self._target() if journal is not None and journal.records else None
+        found = target_of(self.fn, self.event_log, self.policy) if journal is not None and journal.records else None
         if found is None:
             return self.by_python(args, kwargs)
         assert journal is not None
@@ -170,20 +160,12 @@ class Calls:
     ) -> tuple[Any, Trace]:
         """Run the program under watch, and afterwards undo extern calls of the journal that it did not make. Returns
         its result and the trace."""
-        journal = Journal() if journal is None else journal
+        journal, learning = Journal() if journal is None else journal, self.learning
+        texts, functions = learning.texts.loose, learning.recursion.functions
         journal.begin()
         try:
-            with outlined(self.learning.passes is not None):  # they are shown with the run as a tree
-                return watch_call(
-                    *found,
-                    args,
-                    kwargs,
-                    journal,
-                    self.learning.texts.loose,
-                    self.learning.recursion.functions,
-                    self.learning.columns,
-                    self.learning.deciding,
-                )
+            with outlined(learning.passes is not None):  # they are shown with the run as a tree
+                return watch_call(*found, args, kwargs, journal, texts, functions, learning.columns, learning.deciding)
         finally:
             self.close(journal)
 
@@ -342,30 +324,9 @@ class Calls:
         finally:
             MAKING.release()
 
-    def _target(self) -> Target | None:
-        """Return the Python function to watch and the arguments bound to it; None, after reporting the reason, if there
-        is none."""
-        try:
-            target, leading = underlying(self.fn)
-            rewritten(target)
-        except (SourceUnavailable, Unsupported) as error:
-            self.event_log.refuse(Refusal("no-source", f"{self.fn!r} cannot be rewritten", str(error)))
-            self.policy.give_up(str(error))
-            return None
-        kind = next((kind for flag, kind in _SUSPENDED.items() if target.__code__.co_flags & flag), None)
-        if kind is not None:
-            place = Place(target.__code__.co_filename, target.__code__.co_firstlineno)
-            why = f"calling it makes a {kind} and runs nothing of it yet."
-            remedy = "Speculate on a plain function that does the work between two awaits or yields."
-            refusal = Refusal("step-suspends", f"the step is a {kind}", why, remedy, place)
-            self.event_log.refuse(refusal)
-            self.policy.give_up(str(refusal))
-            return None
-        return target, leading
-
     def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make the call under watch, and learn from its trace."""
-        found = self._target()
+        found = target_of(self.fn, self.event_log, self.policy)
         if found is None:
             return self._run_imperatively(args, kwargs)
         self.counts.watched += 1
@@ -415,7 +376,7 @@ class Calls:
     ) -> Any:
         """Make the call under watch. Drop ``entry`` if no operation of the program fails in it, whether the program
         catches the exception or not."""
-        found = None if self._is_within() else self._target()
+        found = None if self._is_within() else target_of(self.fn, self.event_log, self.policy)
         if found is None or not MAKING.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         self.counts.watched += 1

@@ -17,7 +17,7 @@ import torch
 from torchjanus.execute.processes.background import busy
 from torchjanus.host.journal import Journal
 from torchjanus.rewrite.hooks import current
-from torchjanus.runtime.launch.launch import MISS, Violation, failure
+from torchjanus.runtime.launch.outcomes import MISS, Violation, failure
 from torchjanus.runtime.learning.learning import Learning
 from torchjanus.runtime.parts.backward_time import BackwardTime
 from torchjanus.runtime.parts.calls import Calls

@@ -6,7 +6,8 @@ from collections import Counter
 from typing import TypeGuard
 
 from torchjanus.core.reasons import reasons
-from torchjanus.host.assumption import AmbientState, Arguments, Assumption, Distinct, Identity, Kept, TensorKind
+from torchjanus.host.assumption import AmbientState, Arguments, Assumption, Identity, Kept
+from torchjanus.host.tensor_assumptions import Distinct, TensorKind
 from torchjanus.runtime.report.data import EntryExplanation, Explained
 from torchjanus.runtime.report.places import is_library, outer, refusal_text, source, where
 

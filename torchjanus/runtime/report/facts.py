@@ -9,17 +9,8 @@ from dataclasses import dataclass
 
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.program import Assertion
-from torchjanus.host.assumption import (
-    Assumption,
-    Condition,
-    Distinct,
-    Identity,
-    InstanceOf,
-    Kept,
-    TensorKind,
-    TypeOf,
-    ValueOf,
-)
+from torchjanus.host.assumption import Assumption, Condition, Identity, InstanceOf, Kept, TypeOf, ValueOf
+from torchjanus.host.tensor_assumptions import Distinct, TensorKind
 from torchjanus.runtime.report.places import is_library, source
 
 __all__ = ["DECIDED", "Fact", "facts_of", "sentence"]

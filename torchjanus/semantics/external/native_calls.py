@@ -21,23 +21,20 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils._device import DeviceContext
 from torch.utils.hooks import RemovableHandle
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.core.default_device import is_own
 from torchjanus.core.dynamo import leave_alone
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.ops.collectives import facts_of, is_of_store
 from torchjanus.rewrite.hooks import rewritten
-from torchjanus.rewrite.hooks.lookup import on_type
 from torchjanus.semantics.external.data_parallel import is_forward
 from torchjanus.semantics.external.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
 from torchjanus.semantics.external.plain_parts import PlainParts
+from torchjanus.semantics.external.refusals import is_registered_already, refuse_mode, refuse_native
 from torchjanus.semantics.known.closed import (
     acts,
     calls_functions,
-    communicates,
     is_refused_code,
     is_region,
     is_torch_script,
@@ -45,14 +42,7 @@ from torchjanus.semantics.known.closed import (
 )
 from torchjanus.semantics.known.foreign_effects import ARRAYS, is_users_cache
 from torchjanus.semantics.known.host_memory import tensors_within
-from torchjanus.semantics.known.natives import (
-    ARITHMETIC,
-    CONSUMING,
-    DEFERRED,
-    FACTORIES,
-    LOOKING,
-    torch_query,
-)
+from torchjanus.semantics.known.natives import ARITHMETIC, CONSUMING, DEFERRED, FACTORIES, LOOKING, torch_query
 from torchjanus.semantics.known.trusted import IGNORED, SETTING_UP, is_installed, is_trusted_class
 from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.native.identities import IDENTICAL, IDENTITIES, identity_of
@@ -65,7 +55,6 @@ from torchjanus.trace.values import Traced, plain
 
 __all__ = ["NativeCalls"]
 
-_NO_HOOK = vars(object)["__subclasshook__"]
 _CLASS_QUESTIONS = frozenset({"__instancecheck__", "__subclasscheck__", "__subclasshook__", "mro"})
 # Their module is left native, since other functions of it make classes: these read and make instances.
 _DATACLASSES: frozenset[Any] = frozenset(
@@ -74,26 +63,12 @@ _DATACLASSES: frozenset[Any] = frozenset(
 )
 _PYBIND = re.compile(r"pybind11_detail_function_record_\w*\.")  # the prefix of a method's name under pybind11
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)
-_MODE_QUESTIONS: frozenset[Any] = frozenset(
-    {
-        torch.overrides.has_torch_function,
-        torch.overrides.has_torch_function_unary,
-        torch.overrides.has_torch_function_variadic,
-        torch.overrides.is_tensor_method_or_property,
-    }
-)
-
-
+_QUESTIONS = "has_torch_function has_torch_function_unary has_torch_function_variadic is_tensor_method_or_property"
+_MODE_QUESTIONS: frozenset[Any] = frozenset(getattr(torch.overrides, name) for name in _QUESTIONS.split())
 # Functions that activate a mode that sees calls of torch.
 _ENTERING: frozenset[Any] = frozenset(
-    {
-        torch.overrides.TorchFunctionMode.__enter__,
-        torch.overrides._push_mode,
-        torch._C._push_on_torch_dispatch_stack,
-    }
+    {torch.overrides.TorchFunctionMode.__enter__, torch.overrides._push_mode, torch._C._push_on_torch_dispatch_stack}
 )
-
-
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -152,9 +127,7 @@ class NativeCalls(ForeignCalls):
         if getattr(fn, "__name__", "") == "apply" and _is_function(getattr(fn, "__self__", None)):
             return self.framework.code.apply(fn.__self__, args)
         if isinstance(fn, types.FunctionType):
-            if is_one_of(fn, METHODS):
-                return self.out(fn, *args, **kwargs)
-            if is_one_of(fn, SETTING_UP):
+            if is_one_of(fn, METHODS) or is_one_of(fn, SETTING_UP):
                 return self.out(fn, *args, **kwargs)
             if (facts := facts_of(fn)) is not None:
                 why = self.collectives.hindrance(fn, facts, args, kwargs)
@@ -216,7 +189,7 @@ class NativeCalls(ForeignCalls):
                 self._weak(f"makes a weak reference by {fn.__qualname__}")
             return self.out(fn, *args, **kwargs)
         if fn is abc.ABCMeta.register:
-            if len(args) == 2 and not kwargs and self._is_of_kind_already(*args):
+            if len(args) == 2 and not kwargs and is_registered_already(self.recording, *args):
                 self.watch.note_subclass_check(args[1], args[0])
                 return args[1]
             self.recording.refuse(
@@ -245,7 +218,7 @@ class NativeCalls(ForeignCalls):
             with torch.overrides._pop_mode_temporarily():  # the program must not notice the watch
                 return self.out(fn, *args, **kwargs)
         if is_one_of(getattr(fn, "__func__", fn), _ENTERING):
-            self.enters(*args[:1])
+            refuse_mode(self.recording, *args[:1])
         if is_one_of(fn, ARITHMETIC):
             return self._arithmetic(fn, args, kwargs)
         if fn is typing.cast:
@@ -315,21 +288,8 @@ class NativeCalls(ForeignCalls):
         seen = self.framework.seen
         result = self.out(fn, *map(plain, args), **{key: plain(value) for key, value in kwargs.items()})
         if self.framework.seen == seen:
-            self._refuse(fn, f"torch.{fn.__name__}")
+            refuse_native(self.recording, fn, f"torch.{fn.__name__}")
         return result
-
-    def enters(self, mode: Any) -> None:
-        """A mode is activated. Refuse the trace if it would see calls of torch, since a graph makes none."""
-        if isinstance(mode, DeviceContext):
-            what = "the default device is set inside the step"
-            self.recording.refuse(
-                "default-device", what, "a graph restores the modes it found.", "Use 'with torch.device(...):'."
-            )
-        elif not is_own(mode):
-            what = f"the step enters a mode ({type(mode).__qualname__})"
-            self.recording.refuse(
-                "torch-mode", what, "it sees each call of torch, of which a graph makes none.", "Leave it out."
-            )
 
     def access_path_known(self, value: Any) -> bool:
         """Whether an object is from before the call and has an access path."""
@@ -368,7 +328,7 @@ class NativeCalls(ForeignCalls):
         known = isinstance(owner, CONTAINERS) or is_torch_script(fn)
         if module.partition(".")[0] != "torch" and not known:
             return self.extern(fn, args, kwargs)
-        self._refuse(fn, f"{module}.{_PYBIND.sub('', name)}", why)
+        refuse_native(self.recording, fn, f"{module}.{_PYBIND.sub('', name)}", why)
         leave_alone()
         parts = PlainParts(self.recording)
         parts.of(owner)
@@ -384,53 +344,6 @@ class NativeCalls(ForeignCalls):
             if is_one_of(type(leaf), _PLAIN_TENSORS) and not known and self.recording.owner(leaf) is None:
                 self.recording.new_tensor(leaf)  # avoids a second refusal
         return parts.put_back(result)
-
-    def _refuse(self, fn: Any, name: str, why: str = "") -> None:
-        """Refuse a call of torch's native code about which nothing is known, or which no graph can make."""
-        if communicates(fn):
-            self.recording.refuse(
-                "distributed",
-                f"calls {name}",
-                why
-                or "processes communicate there, in an order that all of them keep, and a graph makes no such calls.",
-                "Speculate on what comes before it and on what comes after it.",
-            )
-        elif calls_functions(fn):
-            remedy = "Write it with Python's own if, for and while."
-            self.recording.refuse(
-                "higher-order-operator", f"calls {name}", "it calls functions that are not watched.", remedy
-            )
-        elif is_torch_script(fn):
-            remedy = "Call the function or module it was made of."
-            self.recording.refuse("torchscript", f"calls {name}", "what TorchScript does is not watched.", remedy)
-        else:
-            self.recording.refuse(
-                "native-unknown",
-                f"calls {name}",
-                "it is native code that torchjanus does not know: it may read or change anything.",
-                "Call it outside of the step and pass its result in.",
-            )
-
-    def _is_of_kind_already(self, kind: Any, cls: Any) -> bool:
-        """Whether registering a class with an abstract class changes nothing and runs no code of the program."""
-        if not is_one_of(type(cls), (type, abc.ABCMeta)) or self.recording.is_new_class(cls):
-            return False
-        pending, seen = [kind], set()
-        while pending:
-            one = pending.pop()
-            if type(one) is type:
-                continue
-            if type(one) is not abc.ABCMeta:
-                return False
-            if one in seen:
-                continue
-            if on_type(one, "__subclasshook__") is not _NO_HOOK:
-                return False
-            seen.add(one)
-            registered = (ref() for ref in abc._get_dump(one)[0])  # type: ignore[attr-defined]
-            derived: list[type] = type.__subclasses__(one)  # type: ignore[arg-type]
-            pending += [*derived, *(each for each in registered if each is not None)]
-        return type(kind) is abc.ABCMeta and issubclass(cls, kind)
 
     # -- framework ------------------------------------------------------------------------------------------------
 

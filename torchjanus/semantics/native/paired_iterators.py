@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from torchjanus.core.access_path import native_class
-from torchjanus.semantics.protocols.iteration import WrappedIterable
+from torchjanus.semantics.protocols.indexed_iterators import WrappedIterable
 from torchjanus.semantics.record.recording import Recording
 
 __all__ = ["paired"]

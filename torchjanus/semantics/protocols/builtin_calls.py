@@ -5,11 +5,9 @@ Where a native callable takes a Python callback, or an iterable that it consumes
 
 from __future__ import annotations
 
-import abc
 import builtins
 import collections
 import functools
-import typing
 from builtins import len, reversed  # a program may rebind them
 from collections.abc import Callable
 from types import FunctionType, MemberDescriptorType, MethodType, WrapperDescriptorType
@@ -19,28 +17,21 @@ from torchjanus.core.kinds import getattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.known.consumers import ASKING_LENGTH, ASKING_LENGTH_METHODS, CONSUMERS, ITERATING_ALL, METHODS
 from torchjanus.semantics.protocols.conversions import CONVERTING_CLASSES, CONVERTING_ROUTES, INDEX, Conversions
-from torchjanus.semantics.protocols.iteration import Indexing, ReversedIndexing, SentinelIterator, WrappedIterable
-from torchjanus.semantics.protocols.leaves import MISSING, derives, mro_of, namespace_of, on_type
+from torchjanus.semantics.protocols.indexed_iterators import (
+    Indexing,
+    ReversedIndexing,
+    SentinelIterator,
+    WrappedIterable,
+)
+from torchjanus.semantics.protocols.instance_checks import check_instance
+from torchjanus.semantics.protocols.leaves import MISSING, mro_of, namespace_of, on_type
 
 __all__ = ["BuiltinCalls"]
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-
-
 # Dictionary classes that native code updates.
 UPDATED = (dict, collections.OrderedDict, collections.defaultdict)
-
-
-_CLASS = vars(object)["__class__"]
-_INSTANCE_CHECK = vars(type)["__instancecheck__"]
-_ABSTRACT_CHECK = vars(abc.ABCMeta)["__instancecheck__"]
-
-
-def _is_plain(kind: Any) -> bool:
-    return isinstance(kind, type) and is_one_of(
-        on_type(type(kind), "__instancecheck__"), (_INSTANCE_CHECK, _ABSTRACT_CHECK)
-    )
 
 
 def _is_only_name(tp: type, member: MemberDescriptorType) -> bool:
@@ -305,59 +296,6 @@ class BuiltinCalls(Conversions):
                     return args[1]
         return self.call_native(at, fn, args, {})
 
-    def call_instance_check(self, at: Site, fn: Any, args: Args) -> Any:
-        """Call ``isinstance`` or ``issubclass``, with a metaclass's Python-level check."""
-        name = "__instancecheck__" if fn is builtins.isinstance else "__subclasscheck__"
-        if len(args) == 2:
-            value, cls = args
-            self.note_lookup(value if isinstance(value, type) else type(value), "__class__")
-            if name == "__instancecheck__" and type(value) is cls:
-                return True
-            if type(cls) is tuple:
-                if any(self.dunder(type(each), name) is not None for each in cls):
-                    return any(self.call_instance_check(at, fn, (value, each)) for each in cls)
-            else:
-                method = self.dunder(type(cls), name)
-                if method is not None:
-                    return self.branch_value(at, self.invoke(at, method, cls, value))
-            kinds = cls if type(cls) is tuple else (cls,)
-            if name == "__instancecheck__" and self._computes_class(type(value)) and all(map(_is_plain, kinds)):
-                return any(self._is_instance_by_attribute(at, value, kind) for kind in kinds)
-            for each in kinds:
-                self._read_protocol_members(at, value, each)
-                self.note_subclass_check(value if name == "__subclasscheck__" else type(value), each)
-        return self.call_native(at, fn, args, {})
-
-    def _computes_class(self, tp: type) -> bool:
-        """Whether code of the program computes ``__class__`` of an object of this type."""
-        if self.dunder(tp, "__getattribute__") is not None:
-            return True
-        raw = on_type(tp, "__class__")
-        return raw is not _CLASS and self.getter(raw) is not None
-
-    def _is_instance_by_attribute(self, at: Site, value: Any, kind: type) -> bool:
-        """Return ``isinstance`` by the check of ``type``: ``__class__`` is read where the type does not match."""
-        self.note_subclass_check(type(value), kind)
-        abstract = isinstance(kind, abc.ABCMeta)
-        if derives(type(value), kind) and not abstract:
-            return True
-        try:
-            said = self.attr(at, value, "__class__")
-        except AttributeError:
-            if abstract:
-                raise
-            return False
-        if abstract:
-            return any(issubclass(each, kind) for each in (said, type(value)))
-        return said is not type(value) and isinstance(said, type) and derives(said, kind)
-
-    def _read_protocol_members(self, at: Site, value: Any, cls: Any) -> None:
-        """Read the attributes of a ``typing.Protocol``: a value matches if it, or it as a class, has all of them."""
-        if type(cls) is type(typing.Protocol):
-            names = getattr(cls, "__protocol_attrs__", None) or typing._get_protocol_attrs(cls)  # type: ignore[attr-defined]
-            for name in sorted(names):
-                self.call_hasattr(at, hasattr, (value, name))
-
     def call_callable(self, at: Site, fn: Any, args: Args) -> Any:
         if len(args) == 1:
             self.note_lookup(type(args[0]), "__call__")
@@ -445,8 +383,8 @@ ROUTES: dict[int, Callable[[BuiltinCalls, Site, Any, Args], Any]] = {
     id(builtins.len): BuiltinCalls.call_len,
     id(builtins.iter): BuiltinCalls.call_iter,
     id(builtins.next): BuiltinCalls.call_next,
-    id(builtins.isinstance): BuiltinCalls.call_instance_check,
-    id(builtins.issubclass): BuiltinCalls.call_instance_check,
+    id(builtins.isinstance): check_instance,
+    id(builtins.issubclass): check_instance,
     id(builtins.callable): BuiltinCalls.call_callable,
     id(builtins.repr): BuiltinCalls.call_repr,
     id(builtins.format): BuiltinCalls.call_format,

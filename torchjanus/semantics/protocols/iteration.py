@@ -6,17 +6,17 @@ Native code that iterates over an object with Python-level methods is given a ``
 from __future__ import annotations
 
 import functools
-import sys
 from builtins import iter, len, reversed  # a program may rebind them
 from types import TracebackType
 from typing import Any
 
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
+from torchjanus.semantics.protocols.indexed_iterators import Indexing, WrappedIterable
 from torchjanus.semantics.protocols.leaves import MISSING, on_type
 from torchjanus.semantics.protocols.operators import Operators
 
-__all__ = ["Indexing", "Iteration", "ReversedIndexing", "SentinelIterator", "WrappedIterable"]
+__all__ = ["Iteration"]
 
 PLAIN = frozenset(
     map(id, (list, tuple, dict, set, frozenset, str, bytes, range, enumerate, zip, map, filter, reversed))
@@ -119,62 +119,6 @@ class Iteration(Operators):
         return WrappedContext(self, at, manager, enter, leave)
 
 
-class WrappedIterable:
-    """Base of the iterables that take the place of an iterable of the program and enter its Python-level methods."""
-
-    __slots__ = ()
-
-    def native(self) -> Any:
-        """Return the object that Python would have made. The program's objects hold it in the place of this one."""
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return repr(self.native())
-
-    def advance(self) -> None:
-        """Bring the object that ``native()`` returned to the position of this one."""
-
-    def has_ended(self) -> bool:
-        """Whether it yields nothing more, whatever happens to the iterable."""
-        return False
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Return the reduction of Python's own object, so that it can be copied and pickled."""
-        if not self.has_ended():
-            made = self.native()
-            self.advance()
-            reduced = made.__reduce_ex__(protocol)
-            if not self.has_ended():  # the reduction looks a name up, which may run code that exhausts this one
-                return reduced
-        return iter, ((),)
-
-    def __reduce__(self) -> Any:
-        return self.__reduce_ex__(0)
-
-
-class IndexedIterator(WrappedIterable):
-    """One with an index, which the program may read and set."""
-
-    __slots__ = ()
-
-    def __setstate__(self, index: Any) -> None:
-        made = self.native()
-        self.advance()
-        made.__setstate__(index)
-        self.set_index(made.__reduce__()[2:])
-
-    def set_index(self, state: tuple[Any, ...]) -> None:
-        """Set the index from the state of the native object, which is empty if that has ended."""
-        raise NotImplementedError
-
-    def __length_hint__(self) -> Any:
-        if self.has_ended():
-            return 0
-        made = self.native()
-        self.advance()
-        return made.__length_hint__()
-
-
 class WrappedIterator(WrappedIterable):
     """An iterator whose ``__next__`` is a Python function, as native code advances it."""
 
@@ -262,142 +206,6 @@ class SizedIterable(WrappedIterable):
 
     def native(self) -> Any:
         return self._iterable
-
-
-class EmptySequence:
-    """The empty sequence behind an iterator that has ended."""
-
-    def __getitem__(self, index: int) -> Any:
-        raise IndexError
-
-
-def _has_ended(twin: Any) -> bool:
-    """Whether a native iterator by index, or up to a sentinel, has ended. One that was made before the end learns
-    that only by asking the program's code once more, so another one takes its place."""
-    reduced = twin.__reduce__()
-    return len(reduced) == 2 and len(reduced[1]) == 1
-
-
-class Indexing(IndexedIterator):
-    """Iterates by the sequence protocol: ``obj[0]``, ``obj[1]``, ... until IndexError."""
-
-    __slots__ = ("_at", "_done", "_index", "_obj", "_semantics", "_twin")
-
-    def __init__(self, semantics: Iteration, at: Site, obj: Any) -> None:
-        self._twin: Any = None
-        self._semantics, self._at, self._obj, self._index, self._done = semantics, at, obj, 0, False
-
-    def __iter__(self) -> Indexing:
-        return self
-
-    def __next__(self) -> Any:
-        if self._done:
-            raise StopIteration
-        if self._index == sys.maxsize:
-            raise OverflowError("iter index too large")
-        try:
-            value = self._semantics.item(self._at, self._obj, self._index)
-        except (IndexError, StopIteration):
-            self._done, self._obj = True, None  # an iterator that has ended holds no sequence
-            raise StopIteration from None
-        self._index += 1
-        return value
-
-    def native(self) -> Any:
-        if self._twin is None or (self._done and not _has_ended(self._twin)):
-            self._twin = iter(EmptySequence() if self._done else self._obj)
-            list(self._twin if self._done else ())
-        return self._twin
-
-    def advance(self) -> None:
-        if self._twin is not None:
-            self._twin.__setstate__(sys.maxsize if self._done else self._index)
-
-    def has_ended(self) -> bool:
-        return self._done
-
-    def set_index(self, state: tuple[Any, ...]) -> None:
-        if not self._done:  # an iterator that has ended stays ended
-            self._index = state[0]
-
-
-class ReversedIndexing(IndexedIterator):
-    """Iterates by the sequence protocol from the last element to the first: ``reversed(obj)``."""
-
-    __slots__ = ("_at", "_index", "_obj", "_semantics", "_twin")
-
-    def __init__(self, semantics: Iteration, at: Site, obj: Any, length: int) -> None:
-        self._twin: Any = None
-        self._semantics, self._at, self._obj, self._index = semantics, at, obj, length
-
-    def __iter__(self) -> ReversedIndexing:
-        return self
-
-    def __next__(self) -> Any:
-        if self._index <= 0:
-            self._obj = ()
-            raise StopIteration
-        self._index -= 1
-        try:
-            return self._semantics.item(self._at, self._obj, self._index)
-        except (IndexError, StopIteration):
-            self._index, self._obj = 0, ()
-            raise StopIteration from None
-
-    def native(self) -> Any:
-        self._twin = self._twin or reversed(self._obj)
-        return self._twin
-
-    def advance(self) -> None:
-        if self._twin is not None:
-            self._twin.__setstate__(self._index - 1)
-
-    def set_index(self, state: tuple[Any, ...]) -> None:
-        self._index = state[0] + 1 if state else 0
-
-    def __length_hint__(self) -> Any:
-        length = self._semantics.length_hint(self._at, self._obj)
-        return length if length is NotImplemented else self._index if self._index <= length else 0
-
-
-class SentinelIterator(WrappedIterable):
-    """``iter(call, end)``: yields the results of calls until one equals ``end``."""
-
-    __slots__ = ("_at", "_call", "_done", "_end", "_semantics", "_twin")
-
-    def __init__(self, semantics: Iteration, at: Site, call: Any, end: Any) -> None:
-        self._twin: Any = None
-        self._semantics, self._at, self._call, self._end, self._done = semantics, at, call, end, False
-
-    def __iter__(self) -> SentinelIterator:
-        return self
-
-    def __next__(self) -> Any:
-        if self._done:
-            raise StopIteration
-        try:
-            value = self._semantics.call(self._at, self._call, (), {})
-        except StopIteration:
-            self._done, self._call, self._end = True, None, None
-            raise
-        if self._done:  # the function itself has exhausted this iterator
-            raise StopIteration
-        end = self._end
-        compared = self._semantics.compare(self._at, "==", end, value)
-        self._done = self._done or end is value or self._semantics.branch_value(self._at, compared)
-        if self._done:
-            self._call = self._end = None
-            raise StopIteration
-        return value
-
-    def native(self) -> Any:
-        if self._twin is None or (self._done and not _has_ended(self._twin)):
-            self._twin = iter(int, 0) if self._done else iter(self._call, self._end)
-            list(self._twin if self._done else ())
-        return self._twin
-
-    def has_ended(self) -> bool:
-        return self._done
 
 
 class WrappedContext:

@@ -23,7 +23,7 @@ from torchjanus.rewrite import Site
 from torchjanus.semantics.known.called_back import CallbackEffects
 from torchjanus.semantics.known.details import version_of
 from torchjanus.semantics.known.host_memory import holds_size
-from torchjanus.semantics.protocols.iteration import WrappedIterable
+from torchjanus.semantics.protocols.indexed_iterators import WrappedIterable
 from torchjanus.semantics.record.rebinding import VariableChanges
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import HeapRead, HostComputation, NumberPredicate, Specialization, is_chance, is_question

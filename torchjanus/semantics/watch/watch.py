@@ -287,7 +287,7 @@ class Watch(Protocols):
         else:
             found = self.items.load_item(at, obj, key)
         self.untraced.note_part(at, obj, key, found)
-        self.loops.note_item(obj, key, found)
+        self.loops.trip_counts.note_item(obj, key, found)
         return found
 
     def store_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:

@@ -1,4 +1,7 @@
-"""Conditions for merging loops over trees into calls: nothing may depend on the trip count."""
+"""Conditions for merging loops over trees into calls: nothing may depend on the trip count.
+
+In: the trace and its loops. Out: what the calls of their iterations share. Raises NotMergeable where they differ.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,15 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.recursion.entry_loops.columns import only_numbers
 from torchjanus.graph.recursion.entry_loops.finding import EntryCallLoop
 from torchjanus.graph.recursion.entry_loops.iterations import items_of
-from torchjanus.trace.actions import Op
+from torchjanus.trace.actions import InvokeOp, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead
 from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import parts_of
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Read, Size, leaves
 
-__all__ = ["only_read", "refuse_counted", "used_outside"]
+__all__ = ["only_read", "own_of", "passed_along", "refuse_counted", "used_outside"]
 
 
 def only_read(old: Trace, access_path: AccessPath, recipes: Sequence[Any]) -> bool:
@@ -75,3 +79,25 @@ def used_outside(old: Trace, loops: Sequence[EntryCallLoop], inside: frozenset[i
             if hasattr(part, "expr"):
                 found.update(x.ref for x in leaves(part.expr) if isinstance(x, Fetch | Size))
     return found & inside
+
+
+def passed_along(calls: Sequence[InvokeOp]) -> dict[int, tuple[TensorRef, ...]]:
+    """Return the step's lists to which the calls of iterations append, with all that they append."""
+    counted = {tuple((number, start.token) for number, start in event.counted) for event in calls}
+    if len(counted) > 1 or len({tuple(number for number, _ in event.grown) for event in calls}) > 1:
+        raise NotMergeable("recursion-entry-loop", "the iterations count or append differently")
+    found: dict[int, tuple[TensorRef, ...]] = {}
+    for event in calls:
+        for number, refs in event.grown:
+            found[number] = (*found.get(number, ()), *refs)
+    return found
+
+
+def own_of(calls: Sequence[InvokeOp]) -> dict[AccessPath, TensorRef]:
+    """Return the step's own tensors that the calls of iterations read, which are the same for all."""
+    found: dict[AccessPath, TensorRef] = {}
+    for event in calls:
+        for access_path, ref in zip(event.own, event.kwargs.get("own", ()), strict=True):
+            if found.setdefault(access_path, ref) != ref:
+                raise NotMergeable("recursion-entry-loop", "iterations find different tensors at the same place")
+    return found

@@ -15,7 +15,7 @@ import torch
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.recursion.entry_loops.checks import only_read, refuse_counted, used_outside
+from torchjanus.graph.recursion.entry_loops.checks import only_read, own_of, passed_along, refuse_counted, used_outside
 from torchjanus.graph.recursion.entry_loops.columns import Column, as_it_is, column_of, lists_beside
 from torchjanus.graph.recursion.entry_loops.effects import LoopEffects, merged_beside
 from torchjanus.graph.recursion.entry_loops.finding import EntryCallLoop, added_up
@@ -29,15 +29,10 @@ from torchjanus.graph.recursion.entry_loops.output_lists import sum_from, sum_of
 from torchjanus.graph.recursion.entry_loops.pass_through import passed_on, unseen
 from torchjanus.trace.actions import WITHIN, ContainerMutation, Extern, HeapWrite, InvokeEachOp, InvokeOp, Op
 from torchjanus.trace.around import around
-from torchjanus.trace.events import ANYTHING, Trace
+from torchjanus.trace.events import ANYTHING, HostFact, Trace
 from torchjanus.trace.facts import (
-    EmptinessTest,
     HeapRead,
-    HostComputation,
     IdentityTest,
-    KeyLookup,
-    KeySetRead,
-    NumberPredicate,
     Specialization,
 )
 from torchjanus.trace.loops.records import UntracedComputation
@@ -47,17 +42,6 @@ from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read
 
 __all__ = ["EntryLoopRewriter"]
-
-_FACTS = (
-    HeapRead,
-    KeyLookup,
-    EmptinessTest,
-    KeySetRead,
-    IdentityTest,
-    NumberPredicate,
-    Specialization,
-    HostComputation,
-)
 
 
 class EntryLoopRewriter(Renumbering):
@@ -155,7 +139,7 @@ class EntryLoopRewriter(Renumbering):
         if any(n in carried for rows in beside.columns.values() for n in rows):
             raise NotMergeable("recursion-entry-loop", "an iteration writes a sum that is not finished")
         calls = [event for ops in loop.ops for p in ops if isinstance(event := old.events[p], InvokeOp)]
-        passed = _passed_along(calls)
+        passed = passed_along(calls)
         if len({len(some) for some in outs}) > 1 or not (outs[0] or any(passed.values())):
             raise NotMergeable(
                 "recursion-entry-loop", "the calls of iterations return different numbers of tensors, or none"
@@ -179,7 +163,7 @@ class EntryLoopRewriter(Renumbering):
         for position in (position for ops in loop.ops for position in ops):
             refs = old.events[position].inputs  # type: ignore[union-attr]
             shared.update((ref, None) for ref in refs if ref.number in old.access_paths)
-        found = _own_of(calls)
+        found = own_of(calls)
         grown = tuple(passed.items())
         grown += tuple((free + n, tuple(TensorRef(some[n]) for some in outs)) for n in range(len(outs[0])))
         outside = tuple(r for r in shared if not items_of(_PathEvent(old.access_paths[r.number]), self.over))
@@ -223,7 +207,7 @@ class EntryLoopRewriter(Renumbering):
         facts = []
         calls = [self.calls[p] for p in loop.ops[number] if p in self.calls]
         for event in old.events:
-            if isinstance(event, _FACTS) and ((items := items_of(event, loop.lists)) or calls_in(event)):
+            if isinstance(event, HostFact) and ((items := items_of(event, loop.lists)) or calls_in(event)):
                 if calls_in(event) - set(calls):
                     if number in items or calls_in(event) & set(calls):
                         raise NotMergeable("recursion-entry-loop", "an iteration uses the call of another one")
@@ -236,7 +220,7 @@ class EntryLoopRewriter(Renumbering):
         events = []
         for position in range(limits[number], limits[number + 1]):
             event = old.events[position]
-            if position not in sums and not isinstance(event, (*_FACTS, HeapWrite, ContainerMutation, Extern)):
+            if position not in sums and not isinstance(event, (HostFact, HeapWrite, ContainerMutation, Extern)):
                 if items_of(event, loop.lists) - {number} or calls_in(event) - set(calls):
                     raise NotMergeable("recursion-entry-loop", "something else uses a tree or the result of a call")
                 events.append(event)
@@ -279,14 +263,11 @@ class EntryLoopRewriter(Renumbering):
                 self.after.append(operations)
             places.append(len(steps))
             before += isinstance(event, Op)
-            if isinstance(event, _FACTS):
+            if isinstance(event, HostFact):
                 if items_of(event, self.over) or calls_in(event) & self.merged_calls:
                     continue
-                if (
-                    isinstance(event, Specialization)
-                    and isinstance(event.expr, Read)
-                    and self._is_length(event.expr.access_path)
-                ):
+                read = event.expr if isinstance(event, Specialization) else None
+                if isinstance(read, Read) and self._is_length(read.access_path):
                     continue
                 steps.append((event, before))
             elif position in self.idle:
@@ -318,19 +299,13 @@ class EntryLoopRewriter(Renumbering):
         def outside(starts: Sequence[int]) -> bool:
             return not any(loop.holds(start) for loop in self.loops for start in starts)
 
-        access_paths = {
-            self.numbers[n]: access_path for n, access_path in old.access_paths.items() if n in self.numbers
-        }
+        access_paths = {self.numbers[n]: path for n, path in old.access_paths.items() if n in self.numbers}
         values: dict[int, Any] = {}
         for event in events:
-            if (
-                isinstance(event, HeapRead)
-                and event.access_path.step is Step.OF
-                and isinstance(event.access_path.key, Column)
-            ):
-                number = self.collected[event.access_path]
-                access_paths[self.numbers[number]] = event.access_path
-                values[number] = event.value
+            path = event.access_path if isinstance(event, HeapRead) else None
+            if path is not None and path.step is Step.OF and isinstance(path.key, Column):
+                number = self.collected[path]
+                access_paths[self.numbers[number]], values[number] = path, event.value
         tensors = [old.tensors[n] if n < len(old.tensors) else values.get(n) for n in self.numbers]
         memory = [old.memory[n] if n < len(old.tensors) else 0 for n in self.numbers]
         try:
@@ -408,28 +383,6 @@ class EntryLoopRewriter(Renumbering):
         if isinstance(made, NewObject | ObjectReference):  # the number of new objects depends on the trip count
             made = replace(made, number=self.builds.setdefault(made.number, len(self.builds)))
         return made
-
-
-def _passed_along(calls: Sequence[InvokeOp]) -> dict[int, tuple[TensorRef, ...]]:
-    """Return the step's lists to which the calls of iterations append, with all that they append."""
-    counted = {tuple((number, start.token) for number, start in event.counted) for event in calls}
-    if len(counted) > 1 or len({tuple(number for number, _ in event.grown) for event in calls}) > 1:
-        raise NotMergeable("recursion-entry-loop", "the iterations count or append differently")
-    found: dict[int, tuple[TensorRef, ...]] = {}
-    for event in calls:
-        for number, refs in event.grown:
-            found[number] = (*found.get(number, ()), *refs)
-    return found
-
-
-def _own_of(calls: Sequence[InvokeOp]) -> dict[AccessPath, TensorRef]:
-    """Return the step's own tensors that the calls of iterations read, which are the same for all."""
-    found: dict[AccessPath, TensorRef] = {}
-    for event in calls:
-        for access_path, ref in zip(event.own, event.kwargs.get("own", ()), strict=True):
-            if found.setdefault(access_path, ref) != ref:
-                raise NotMergeable("recursion-entry-loop", "iterations find different tensors at the same place")
-    return found
 
 
 @dataclass(frozen=True, slots=True)

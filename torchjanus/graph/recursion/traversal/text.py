@@ -16,10 +16,11 @@ import torch
 from torchjanus.core.access_path import AccessPath, Step, read_item
 from torchjanus.graph.recursion.variants.reads import Written, call_of, calls_of, looks_into, numbers_made
 from torchjanus.graph.recursion.variants.variant import Site, Variant
-from torchjanus.host.assumption import Assumption, TensorKind, TypeOf
+from torchjanus.host.assumption import Assumption, TypeOf
 from torchjanus.host.checks import BROKEN, same_keys, same_value
 from torchjanus.host.requirements import Requirements
 from torchjanus.host.source import Source
+from torchjanus.host.tensor_assumptions import TensorKind
 from torchjanus.trace.actions import HeapWrite
 from torchjanus.trace.calls import TENSOR, entered_at
 from torchjanus.trace.recipes import Constant, ExistingObject, NewObject, Number, Recipe, TensorOf

@@ -14,34 +14,23 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.recursion.variants.facts import about, decides, flipped
+from torchjanus.graph.recursion.variants.merged_trace import MergedTrace
 from torchjanus.graph.recursion.variants.predicates import DECIDED, MergedVariant, Path, masked, selected
 from torchjanus.ops.calls import DIVISIONS, TOTAL
 from torchjanus.trace import facts
 from torchjanus.trace.actions import InvokeOp, Op
 from torchjanus.trace.around import disagree
-from torchjanus.trace.events import Decision, FunctionEntry, FunctionExit, LoopEnd, Trace
+from torchjanus.trace.events import Decision, FunctionEntry, FunctionExit, HostFact, LoopEnd
 from torchjanus.trace.loops.records import Loop
 from torchjanus.trace.recipes import NewObject, TensorOf
-from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Fetch, Size, is_local
+from torchjanus.trace.values import is_local
 
 __all__ = ["converted"]
 
 MAX_LEAVES = 8  # each is computed for all calls
 
 _SILENT = (FunctionEntry, FunctionExit, Decision, LoopEnd)
-_FACTS = (
-    facts.HeapRead,
-    facts.KeyLookup,
-    facts.EmptinessTest,
-    facts.KeySetRead,
-    facts.IdentityTest,
-    facts.InstanceTest,
-    facts.NumberPredicate,
-    facts.Specialization,
-    facts.HostComputation,
-)
 
 
 def converted(events: Sequence[InvokeOp]) -> MergedVariant:
@@ -52,39 +41,6 @@ def converted(events: Sequence[InvokeOp]) -> MergedVariant:
     if any(event.made != first.made for event in events):
         raise NotMergeable("recursion-branch", "the arms return different kinds of values")
     return _Conversion(events).switch()
-
-
-class _MergedTrace(TraceRewriter):
-    """One of the merged traces. ``numbers``: its tensors' numbers in the new trace; ``after``: for each number of its
-    operations the number in the new trace; ``places``: the new positions of its events."""
-
-    def __init__(self, old: Trace, conversion: _Conversion) -> None:
-        super().__init__(old)
-        self.conversion = conversion
-        self.numbers: dict[int, int] = {}
-        self.path: Path = ()  # decisions taken
-        self.begun: tuple[int, ...] = ()  # number of tensors before each of these decisions
-        self.own: set[int] = set()  # its events in the new trace, perhaps shared with other leaves
-        self.after = [0]
-        self.places: list[int] = []
-        self.given: frozenset[int] = frozenset()  # memory of tensors that others see
-
-    def tensor(self, number: int, after: int) -> int:
-        return self.conversion.masked(self, self.conversion.number_of(self, number))
-
-    def final(self, number: int) -> int:
-        return self.conversion.number_of(self, number)
-
-    def position(self, after: int) -> int:
-        return self.after[after]
-
-    def expr(self, expr: Any) -> Any:
-        if not isinstance(expr, Fetch | Size):
-            return super().expr(expr)
-        made = replace(expr, ref=self.final(expr.ref), after=self.position(expr.after))
-        if expr.token in self.old.fetched:
-            self.conversion.fetched[made.token] = self.old.fetched[expr.token]
-        return made
 
 
 @dataclass(slots=True)
@@ -103,7 +59,7 @@ class _Conversion:
 
     def __init__(self, events: Sequence[InvokeOp]) -> None:
         self.first = events[0]
-        self.leaves = [_MergedTrace(event.call, self) for event in events]
+        self.leaves = [MergedTrace(event.call, self) for event in events]
         self.events: list[Any] = []
         self.tensors: list[Any] = []
         self.access_paths: dict[int, AccessPath] = {}
@@ -181,13 +137,13 @@ class _Conversion:
                     met.add(key)
                     yield one
 
-    def _is_of(self, leaf: _MergedTrace, number: int) -> bool:
+    def _is_of(self, leaf: MergedTrace, number: int) -> bool:
         event = self.events[number]
         return number in leaf.own or isinstance(event, InvokeOp) or (isinstance(event, Op) and event.func in DECIDED)
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
-    def number_of(self, leaf: _MergedTrace, number: int) -> int:
+    def number_of(self, leaf: MergedTrace, number: int) -> int:
         """Return the new number of a tensor at the current point of the leaf."""
         new = leaf.numbers.get(number)
         if new is None:
@@ -197,7 +153,7 @@ class _Conversion:
             new = leaf.numbers[number] = self._input(leaf, number, access_path)
         return new
 
-    def _input(self, leaf: _MergedTrace, number: int, access_path: AccessPath) -> int:
+    def _input(self, leaf: MergedTrace, number: int, access_path: AccessPath) -> int:
         known = self.by_access_path.get(access_path.token)
         if known is None:
             known = self.by_access_path[access_path.token] = self._new(leaf.old.tensors[number])
@@ -214,7 +170,7 @@ class _Conversion:
             self.groups[one] = group
         return number
 
-    def masked(self, leaf: _MergedTrace, number: int) -> int:
+    def masked(self, leaf: MergedTrace, number: int) -> int:
         """Return the tensor that the path uses in place of an earlier one: zeros if it is not taken."""
         access_path = self.access_paths.get(number)
         if access_path is not None and not is_local(access_path):
@@ -248,7 +204,7 @@ class _Conversion:
         self.said[place] = event.token
         return True
 
-    def _follow(self, group: Sequence[_MergedTrace], begin: int, path: Path) -> _Following:
+    def _follow(self, group: Sequence[MergedTrace], begin: int, path: Path) -> _Following:
         """Merge the events from ``begin`` on of leaves that are equal so far. Yields their calls, receives the results
         of each, and returns the recipe of the result."""
         first = group[0]
@@ -276,7 +232,7 @@ class _Conversion:
             self.paths[id(leaf)] = path
         return first.recipe(first.old.result)
 
-    def _tell(self, group: Sequence[_MergedTrace], event: Any, path: Path) -> None:
+    def _tell(self, group: Sequence[MergedTrace], event: Any, path: Path) -> None:
         """Emit one event of the group."""
         first = group[0]
         if isinstance(event, Op):
@@ -298,21 +254,21 @@ class _Conversion:
                 leaf.numbers.update((ref.number, new.number) for ref, new in zip(event.outs, outs, strict=True))
             self._emit_for(group, replace(made, outs=tuple(outs)))
             return
-        if isinstance(event, _FACTS) and not decides(event) and not self._fact(event):
+        if isinstance(event, HostFact) and not decides(event) and not self._fact(event):
             return
-        if path and not isinstance(event, (*_FACTS, *_SILENT, facts.TensorPredicate)):
+        if path and not isinstance(event, (HostFact, *_SILENT, facts.TensorPredicate)):
             raise NotMergeable("recursion-branch", "an arm has an effect")
         said = first.event(event, len(first.after) - 1)
         if decides(event) and path:
             self.within[len(self.events)] = path
         self._emit_for(group, replace(said, after=self.ops) if isinstance(said, facts.TensorPredicate) else said)
 
-    def _emit_for(self, group: Sequence[_MergedTrace], event: Any) -> None:
+    def _emit_for(self, group: Sequence[MergedTrace], event: Any) -> None:
         for leaf in group:
             leaf.own.add(len(self.events))
         self._emit(event)
 
-    def _check(self, leaf: _MergedTrace, op: Op) -> None:
+    def _check(self, leaf: MergedTrace, op: Op) -> None:
         """Raise NotMergeable unless the operation is defined everywhere and changes no tensor that others see."""
         short = op.name.rpartition(".")[2].strip("_")
         if op.name.endswith(".__get__"):
@@ -326,7 +282,7 @@ class _Conversion:
         if any(leaf.old.memory[ref.number] in leaf.given for ref in op.outs if ref.number in leaf.numbers):
             raise NotMergeable("recursion-branch", "an arm changes a tensor in place")
 
-    def _asked(self, leaf: _MergedTrace, event: InvokeOp) -> _InnerCall:
+    def _asked(self, leaf: MergedTrace, event: InvokeOp) -> _InnerCall:
         """Return the inner call in terms of the new trace."""
         given = tuple((name, leaf.recipe(recipe)) for name, recipe in event.given)
         args = tuple(leaf.final(ref.number) for ref in event.args)
@@ -341,7 +297,7 @@ class _Conversion:
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
-    def _decide(self, group: Sequence[_MergedTrace], position: int, path: Path) -> _Following:
+    def _decide(self, group: Sequence[MergedTrace], position: int, path: Path) -> _Following:
         """Merge leaves that part at a predicate on a tensor."""
         if any(position >= len(leaf.old.events) for leaf in group):
             raise NotMergeable("recursion-branch", "only one of the arms returns")

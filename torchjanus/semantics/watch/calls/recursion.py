@@ -30,13 +30,14 @@ from torchjanus.semantics.record.call_writes import share_memory
 from torchjanus.semantics.record.places import StateSlot
 from torchjanus.semantics.torch.torch_state import ambient_modes
 from torchjanus.semantics.watch.calls.inputs import CallInputs, RecursiveCall, is_own
+from torchjanus.semantics.watch.calls.shared_reads import SharedReads, known_before
 from torchjanus.semantics.watch.objects.finalization import Finalization
 from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, InvokeOp, Op, name_of
 from torchjanus.trace.around import around
 from torchjanus.trace.calls import TENSOR
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import EmptinessTest, HeapRead, IdentityTest, InstanceTest, KeyLookup, KeySetRead
+from torchjanus.trace.facts import InstanceTest
 from torchjanus.trace.recipes import Constant, Number, TensorOf
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import ON_DEPTH, ON_HASH, Read, Traced, is_local, plain
@@ -56,15 +57,14 @@ class RecursiveCalls(Part):
         self.inputs = CallInputs(state)
         self.step: RecursiveCalls = self if outer is None else outer.step
         self.recursions = state.recursions
-        self.shared: dict[int, None] = {}  # the numbers of the step's tensors that calls read
+        self.shared_reads = SharedReads(state)
         self._made_calls = 0
-        self._has_read_ahead = False  # whether ``read_ahead`` has run
 
     def make_call(self, at: Site, call: RecursiveCall) -> Any:
         """Make the call and record it. It is watched by itself unless its variants are known."""
         step = self.step
         place = self.recording.place
-        step.read_ahead()
+        step.shared_reads.read_ahead()
         for name, access_path in call.fixed.items():
             if isinstance(call.bound[name], torch.Tensor):
                 self._note_shared(call.bound[name], access_path)
@@ -101,7 +101,7 @@ class RecursiveCalls(Part):
             step.recording.accumulators.give(self.recording)
         relied = step.recording.trace.events[before:]
         if self.recursions.fresh:  # found in this run: the step may have read the facts before
-            relied = [*_known_before(step.recording.trace.events[:before], trace), *relied]
+            relied = [*known_before(step.recording.trace.events[:before], trace), *relied]
         self.recursions.remember(relied)
         self.recording.place = place
         self.recording.trace.refusals += [r for r in trace.refusals if r not in self.recording.trace.refusals]
@@ -110,7 +110,11 @@ class RecursiveCalls(Part):
         outs = tuple(map(self.recording.new_tensor, results))
         added = lists.grown(lengths, self.recording) if step is self else ()
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
-        shared = {"shared": tuple(map(TensorRef, step.shared)), "own": tuple(call.own.values())} if step is self else {}
+        shared = (
+            {"shared": tuple(map(TensorRef, step.shared_reads.tensors)), "own": tuple(call.own.values())}
+            if step is self
+            else {}
+        )
         if made is None:
             why = "calls are run many at a time, and objects hold only what the call that makes them has computed."
             self._refuse(
@@ -299,7 +303,7 @@ class RecursiveCalls(Part):
         if not is_local(access_path) and not is_own(access_path):
             ref = step.framework.ref(tensor)
             if ref is not None:
-                step.shared.setdefault(ref.number)
+                step.shared_reads.tensors.setdefault(ref.number)
 
     def _check_writes(self, recording: InnerRecording, given: list[torch.Tensor]) -> None:
         """Check the writes of a call. Tensors that it stores must be its own and share no memory with others: in the
@@ -350,52 +354,6 @@ class RecursiveCalls(Part):
                     what = f"{event.name} changes in place what a recursive call was given or found"
                     self._refuse(what, "", event.place)
 
-    # -- the step -------------------------------------------------------------------------------------------------
-
-    def read_ahead(self) -> None:
-        """Read the facts that calls are known to rely on, in a fixed order, so that traces of the step correspond."""
-        if self._has_read_ahead:
-            return
-        self._has_read_ahead = True
-        recording = self.recording
-        for fact in list(self.recursions.facts.values()):
-            with contextlib.suppress(KeyError, AttributeError, IndexError, TypeError):
-                self._read_again(fact)
-        for number, access_path in list(recording.trace.access_paths.items()):
-            if any(isinstance(f, HeapRead) and f.access_path == access_path for f in self.recursions.facts.values()):
-                self.shared.setdefault(number)
-
-    def _read_again(self, fact: Any) -> None:
-        recording, (args, kwargs) = self.recording, self.state.given
-        match fact:
-            case HeapRead(access_path=access_path, kind=kind, kept=kept):
-                value = access_path.read(args, kwargs)
-                if access_path.token in recording.counts:
-                    return
-                if access_path.base is not None and recording.knows_write(
-                    access_path.base.read(args, kwargs), access_path.key
-                ):
-                    return  # the step has overwritten it
-                if kind == "pinned":
-                    recording.held(access_path, value)
-                else:
-                    found = recording.found(access_path, value, kept=kept)
-                    if kind == "number":
-                        recording.pin(found, "is used in recursive calls")
-                    elif kind == "tensor" and isinstance(value, torch.Tensor):
-                        ref = self.framework.ref(value)
-                        if ref is not None:
-                            self.shared.setdefault(ref.number)
-            case KeyLookup(base=base, key=key):
-                recording.absent(base, key, key in base.read(args, kwargs))
-            case EmptinessTest(access_path=access_path):
-                recording.filled(access_path, bool(len(access_path.read(args, kwargs))))
-            case KeySetRead(access_path=access_path):
-                recording.keys(access_path, tuple(access_path.read(args, kwargs)))
-            case IdentityTest(first=first, second=second):
-                same = first.read(args, kwargs) is second.read(args, kwargs)
-                recording.note_once(IdentityTest(first, second, same, recording.place))
-
 
 def _is_plain_write(event: HeapWrite | ContainerMutation) -> bool:
     """Whether a write sets an attribute, or appends to a list that is common to all calls."""
@@ -403,15 +361,6 @@ def _is_plain_write(event: HeapWrite | ContainerMutation) -> bool:
         return event.owner is list and event.method == "append" and not is_local(event.base)
     place = event.how == "field" or (event.how == "item" and event.base.step is Step.DICT)
     return place and type(event.key) is str
-
-
-def _known_before(events: list[Any], call: Trace) -> Iterator[HeapRead]:
-    """Yield the step's earlier reads of shared values that a call relies on."""
-    relied: set[Any] = set()
-    for event in call.events:
-        if isinstance(event, HeapRead) and not is_local(event.access_path):
-            relied.update(at.token for at in event.access_path.prefixes())
-    return (event for event in events if isinstance(event, HeapRead) and event.access_path.token in relied)
 
 
 def _never(*args: Any, **kwargs: Any) -> Any:

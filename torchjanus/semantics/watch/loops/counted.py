@@ -9,9 +9,7 @@ from __future__ import annotations
 import builtins
 import collections
 import itertools
-import linecache
 import operator
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import AccessPath, Step, token_of
+from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import getattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
@@ -30,12 +28,11 @@ from torchjanus.semantics.watch.loops.iteration_values import (
     cut_by,
     is_added,
     is_back,
-    is_by_steps,
-    is_from,
     is_statement,
 )
 from torchjanus.semantics.watch.loops.loop_record import ActiveLoop
-from torchjanus.semantics.watch.loops.untraced import UntracedValues, are_alike
+from torchjanus.semantics.watch.loops.trip_counts import TripCounts, count_of_range
+from torchjanus.semantics.watch.loops.untraced import UntracedValues
 from torchjanus.semantics.watch.loops.untraced_values import structure_of_call, structure_of_lookup
 from torchjanus.semantics.watch.objects.container_reads import ContainerReads
 from torchjanus.semantics.watch.objects.state import Part, WatchState
@@ -44,23 +41,15 @@ from torchjanus.trace.facts import NumberPredicate
 from torchjanus.trace.loops.plains import counted, sums
 from torchjanus.trace.loops.records import LoopInstance, LoopRecord
 from torchjanus.trace.loops.recurrences import find_recurrences
-from torchjanus.trace.values import Apply, Expr, Read, Traced, trace_value
+from torchjanus.trace.values import Apply, Expr, Traced
 
 __all__ = ["ForLoops"]
 
-_OVER_RANGE = re.compile(r"\bin\s+(reversed\s*\(\s*)?range\s*\(")
 _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
 _KEPT = frozenset({"append", "appendleft", "print"})  # their arguments are recorded as effects of the iteration
 _CLASSES = (builtins.isinstance, callable, id, type)  # their result does not depend on a container's length
 _PASSING = frozenset({"_combined_iterations", "_taken", "<genexpr>"})  # our generators that pass iterations on
-_BACKWARDS = slice(None, None, -1)
-
-
-def _held(over: Sequence[Any]) -> Iterator[Any]:
-    """Yield the list and its elements that are containers."""
-    yield over
-    yield from (one for one in over if is_one_of(type(one), (list, dict)))
 
 
 def _without_reversed(counters: Sequence[tuple[int, int]], span: range | None) -> list[tuple[int, int]]:
@@ -90,9 +79,7 @@ class ForLoops(Part):
         self.untraced = untraced
         self.reads = reads
         self.over: Any = None  # the iterable of the loop that begins next
-        # By id of a range or reversed iterable: it, its trip count, and the range of the induction variable.
-        self._ranges: dict[int, tuple[Any, Expr, range | None]] = {}
-        self._passing_iterators: dict[int, int] = {}  # by id of an iterator over a list of the run: its trip count
+        self.trip_counts = TripCounts(state)
         self._combined: dict[
             int, tuple[Any, tuple[Any, ...]]
         ] = {}  # by id of an enumerate or zip: it, and its operands
@@ -106,12 +93,11 @@ class ForLoops(Part):
         inner = is_one_of(type(over), (*_HOLDERS, tuple)) and self.untraced.in_library(at)
         if is_one_of(type(over), (enumerate, zip)) and id(over) in self._combined:
             return self._combined_iterations(at, self.recording.place, iterator, over)
-        reversed_loops = self._ranges.get(id(over))
-        span = over if type(over) is range else None if reversed_loops is None else reversed_loops[2]
+        span = self.trip_counts.span(over)
         return self.iterations(
             self.recording.place,
             iterator,
-            self._pinned(over, self._count(at, over)),
+            self.trip_counts.pinned(over, self.trip_counts.count(at, over)),
             span,
             own and span is None,
             self.recording.owner(over),
@@ -119,32 +105,6 @@ class ForLoops(Part):
             unpinned=isinstance(over, torch.Tensor),
             at=at,
         )
-
-    def _count(self, at: Site, over: Any) -> Expr | None:
-        """Return the trip count of a loop over ``over`` as an expression, or None."""
-        known: tuple[Any, Expr, range | None] | None = self._ranges.get(id(over))
-        if type(over) is range or (known is not None and known[2] is not None):
-            direct = at is not None and _OVER_RANGE.search(linecache.getline(at.file, at.line))
-            return known[1] if known is not None and direct else None
-        if known is not None:
-            return known[1]
-        if is_one_of(type(over), (list, tuple)):
-            if (parts := self.framework.sizes.count(over)) is not None:
-                return parts
-            listed = self.recording.owner(over)
-            unwritten = are_alike(over) and listed is not None and not any(map(self.recording.is_written, _held(over)))
-            return Read(listed.then(Step.LEN)) if unwritten and listed is not None else None
-        if isinstance(over, torch.Tensor):
-            return self.framework.sizes.count(over)
-        return None
-
-    def _pinned(self, over: Any, count: Expr | None) -> Expr | None:
-        """Return ``count``. For a list of the run's own, specialise on it until the loop is merged."""
-        own = is_one_of(type(over), (list, tuple)) and self.recording.owner(over) is None
-        iterations = len(over) if own else self._passing_iterators.get(id(over))
-        if count is not None and iterations is not None:
-            self.recording.pin(trace_value(iterations, count), "the length decides how often a loop iterates")
-        return count
 
     def iterations(
         self,
@@ -281,12 +241,13 @@ class ForLoops(Part):
         """Return the iterator, the trip counts of the operands, and whether the first operand is watched as a loop."""
         trace = self.recording.trace
         listed = [
-            self._count(at, part) if is_one_of(type(part), (list, tuple)) else None for part in self._gone_over(over)
+            self.trip_counts.count(at, part) if is_one_of(type(part), (list, tuple)) else None
+            for part in self._gone_over(over)
         ]
         watched = bool(listed) and listed[0] is not None
         if watched:  # it ends the loop, and nothing else gives the trip count
             iterator = self.iterations(
-                place, iterator, self._pinned(next(self._gone_over(over)), listed[0]), alone=False
+                place, iterator, self.trip_counts.pinned(next(self._gone_over(over)), listed[0]), alone=False
             )
         loop_record.plain = len(trace.plain)
         trace.loop_records.append(loop_record)
@@ -343,7 +304,7 @@ class ForLoops(Part):
         """Return the trip counts of all operands, None if one is unknown. ``watched``: the first operand has a loop
         record of its own."""
         parts = list(self._gone_over(over))
-        within = [self._count(at, part) for part in parts if is_one_of(type(part), (list, tuple))]
+        within = [self.trip_counts.count(at, part) for part in parts if is_one_of(type(part), (list, tuple))]
         if len(within) < len(parts):
             known = [count for one, count in self._counts.values() if one.starts == loop_record.starts]
             within += known[int(watched) :]
@@ -361,18 +322,10 @@ class ForLoops(Part):
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Record what a native call reveals of lengths, ranges and untraced numbers."""
         self.reads.note_call(fn, args, tuple(kwargs.values()))
-        if fn is range and isinstance(args[-1], Traced) and not kwargs and is_from(args[:-1]):
-            count = args[-1].expr if not args[:-1] or not args[0] else Apply(operator.sub, (args[-1].expr, args[0]))
-            self._ranges[id(result)] = (result, count, result)
-        elif fn is range and is_by_steps(args) and not kwargs:
-            upwards = Apply(operator.add, (args[1].expr, args[2] - 1))
-            self._ranges[id(result)] = (result, Apply(operator.floordiv, (upwards, args[2])), result)
-        elif fn is range and isinstance(args[0], Traced) and args[1:] == (-1, -1) and not kwargs:
-            self._ranges[id(result)] = (result, Apply(operator.add, (args[0].expr, 1)), result)
-        elif fn is range and isinstance(args[0], Traced) and args[1:] == (0, -1) and not kwargs:
-            self._ranges[id(result)] = (result, args[0].expr, result)
-        elif fn is reversed or fn is itertools.pairwise:
-            self._note_passing(args[0], result, less=int(fn is itertools.pairwise))
+        if fn is reversed or fn is itertools.pairwise:
+            self.trip_counts.note_passing(args[0], result, less=int(fn is itertools.pairwise))
+        elif fn is range and not kwargs and (known := count_of_range(args)) is not None:
+            self.trip_counts.note_range(result, known)
         elif fn is enumerate or fn is zip:
             self._combined[id(result)] = (result, args if fn is zip else args[:1])
         elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not is_statement(at):
@@ -394,22 +347,3 @@ class ForLoops(Part):
             self.untraced.note_length(at, args[0])
         for holder in cut_by(fn, args, kwargs):
             self.untraced.note_length(at, holder)
-
-    def _note_passing(self, over: Any, result: Any, less: int = 0) -> None:
-        """Record the trip count of ``reversed(over)``, or of ``pairwise(over)`` (one ``less``)."""
-        known = self._ranges.get(id(over))
-        if known is not None and known[2] is not None and not less:
-            self._ranges[id(result)] = (result, known[1], over[::-1])
-        elif (
-            known is None
-            and is_one_of(type(over), (tuple, list))
-            and (count := self.framework.sizes.count(over)) is not None
-        ):
-            iterations = Apply(operator.sub, (count, less)) if less else count
-            self._ranges[id(result)] = (result, iterations, None)
-            self._passing_iterators[id(result)] = len(over) - less
-
-    def note_item(self, obj: Any, key: Any, found: Any) -> None:
-        """Record the trip count of a tuple that was read backwards."""
-        if type(obj) is tuple and type(key) is slice and key == _BACKWARDS:
-            self._note_passing(obj, found)

@@ -19,7 +19,7 @@ from torchjanus.core.kinds import getattr, is_one_of, isinstance, namespace_of
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import original_code, parts_of, slots_of
 from torchjanus.semantics.known.trusted import is_settled
-from torchjanus.semantics.protocols.iteration import WrappedIterable
+from torchjanus.semantics.protocols.indexed_iterators import WrappedIterable
 from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.sizes import holds_traced

@@ -12,6 +12,7 @@ from torchjanus.core.kinds import hasattr, isinstance
 from torchjanus.host.journal import method
 from torchjanus.rewrite import Site
 from torchjanus.semantics.external.handling import may_suppress
+from torchjanus.semantics.external.refusals import refuse_mode
 from torchjanus.semantics.watch.objects.state import Part
 from torchjanus.semantics.watch.objects.values import INPLACE, OPERATORS, UNARY
 from torchjanus.trace.effects import WORLD
@@ -81,7 +82,7 @@ class ForeignObjects(Part):
             return _ForeignContext(self, at, manager)
         if isinstance(manager, TorchFunctionMode):
             self.at(at)
-            self.natives.enters(manager)
+            refuse_mode(self.recording, manager)
         return None
 
 

@@ -8,17 +8,12 @@ Nothing in the package uses it.
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from torchjanus.execute.replay import Replay
-from torchjanus.execute.staged import Staged
-from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.host.assumption import Assumption, Kept, waits_for
 from torchjanus.host.contrary import contrary, failing
 from torchjanus.host.embed import compile_with_constants
@@ -27,52 +22,22 @@ from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.path_tree import BranchPoint, PathTree
 from torchjanus.runtime.entries.path_tree_build import same_as
 from torchjanus.runtime.launch.emit import Emitter
-from torchjanus.runtime.launch.launch import (
-    MISS,
-    RAISED,
-    Launch,
-    PrefixLaunch,
-    Violation,
-    build_beginning,
-    build_launch,
+from torchjanus.runtime.launch.launch import Launch, PrefixLaunch, build_beginning, build_launch
+from torchjanus.runtime.launch.outcomes import MISS, RAISED, Violation
+from torchjanus.testing.failing_executors import (
+    Fault,
+    Injected,
+    Injection,
+    operations_of,
+    raising,
+    undecided,
+    violating,
 )
 
 __all__ = ["Fault", "Injected", "Injection", "Part", "faults", "injected", "parts", "rehearsed"]
 
 # Code is generated from the objects that are assumed to be there: another object may lack what is read from it.
 _NO_CODE = (LookupError, AttributeError, TypeError, AssertionError)
-
-
-_OPERATION = re.compile(r"(\w+ = )?c\d+\(")  # in generated code
-
-
-class Injected(RuntimeError):
-    """Raised by an operation that is made to fail."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that can go wrong in an entry: its guard, assertion or operation number ``number``. In a part before a
-    decision the one assertion is that there is an arm for the outcome.
-
-    ``sort`` is equal for faults with equal consequences: guards of one kind, or all operations.
-    """
-
-    kind: Literal["guard", "assertion", "operation"]
-    number: int
-    what: str
-    sort: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.number}: {self.what}"
-
-
-@dataclass(slots=True)
-class Injection:
-    """A fault that is injected. ``struck`` counts how often it took effect."""
-
-    fault: Fault
-    struck: int = 0
 
 
 Part = Entry | BranchPoint
@@ -99,7 +64,7 @@ def faults(entry: Part) -> list[Fault]:
         Fault("assertion", number, f"is {assertion.expected}, at {assertion.place}", str(assertion.place))
         for number, assertion in enumerate(entry.lowered.assertions)
     ]
-    lines = _operations(_executor(entry.lowered))
+    lines = operations_of(entry.lowered)
     found += [Fault("operation", number, line, "operation") for number, line in enumerate(lines)]
     return found
 
@@ -190,24 +155,10 @@ def _failing_beginning(fork: BranchPoint, sound: PrefixLaunch, injection: Inject
 
             return dataclasses.replace(sound, begin=begin)
         case "assertion":
-            sound.use(_undecided(fork.lowered, injection))
+            sound.use(undecided(fork.lowered, injection))
         case "operation":
-            sound.use(_raising(fork.lowered, injection))
+            sound.use(raising(fork.lowered, injection))
     return sound
-
-
-def _undecided(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
-    """Return a function that runs the part, and finds that there is no arm for the outcome."""
-    executor = _AtOnce(lowered)
-    compute = executor.generated()
-    assert not executor.overwrites  # what comes before a decision commits nothing
-
-    def undecided(inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor]:
-        injection.struck += 1
-        flags, *others = compute(inputs, slots)
-        return [torch.zeros_like(flags), *others]
-
-    return executor.exchange(undecided)
 
 
 @contextmanager
@@ -292,9 +243,9 @@ def _failing_launch(entry: Entry, launch: Launch, injection: Injection) -> Launc
             launch = _with_guard_failing(entry, launch, fault.number, injection)
             launch.use(run)
         case "assertion":
-            launch.use(_violating(entry.lowered, injection))
+            launch.use(violating(entry.lowered, injection))
         case "operation":
-            launch.use(_raising(entry.lowered, injection))
+            launch.use(raising(entry.lowered, injection))
     return launch
 
 
@@ -302,110 +253,6 @@ def _is_expected(result: Any, fault: Fault) -> bool:
     if fault.kind == "guard":
         return result is MISS
     return fault.kind == "assertion" and type(result) is Violation and fault.number in result.violated.assertions
-
-
-# -- executors that fail --------------------------------------------------------------------------------------------
-
-
-class _AtOnce(Replay):
-    """Replay, with generated code that can be exchanged."""
-
-    @property
-    def overwrites(self) -> bool:
-        """Whether inputs are overwritten in the run: then the generated code takes a function ``begin``."""
-        return self._step is not None
-
-    def generated(self) -> Callable[..., Any]:
-        made = self._pure if self._step is None else self._step
-        assert made is not None
-        return made
-
-    def exchange(self, compute: Callable[..., Any]) -> Callable[..., Any]:
-        """Exchange the code, and return what an entry's launch uses from now on."""
-        if self._step is None:
-            self._pure = compute
-        else:
-            self._step = compute
-        return self.run
-
-
-class _InParts(Staged):
-    """The same for a graph with cuts."""
-
-    def generated(self) -> Callable[..., Any]:
-        return self.compute
-
-    def exchange(self, compute: Callable[..., Any]) -> Callable[..., Any]:
-        self.compute = compute
-        return self.begin
-
-
-def _executor(lowered: Lowered) -> _AtOnce | _InParts:
-    return _InParts(lowered) if lowered.program.cuts else _AtOnce(lowered)
-
-
-def _violating(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
-    """Return a function that runs the graph, and finds that one assertion does not hold."""
-    number = injection.fault.number
-    executor = _executor(lowered)
-    compute, position = executor.generated(), lowered.flags
-    assert position is not None
-
-    def put_down(flags: torch.Tensor) -> torch.Tensor:
-        injection.struck += 1
-        flags = flags.clone()
-        flags[number] = False
-        return flags
-
-    def at_once(inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor]:
-        values: list[torch.Tensor] = compute(inputs, slots)
-        values[position] = put_down(values[position])
-        return values
-
-    def overwriting(
-        inputs: Sequence[torch.Tensor], slots: Sequence[float | int], begin: Callable[[torch.Tensor], bool]
-    ) -> list[torch.Tensor] | None:
-        return compute(inputs, slots, lambda flags: begin(put_down(flags)))  # type: ignore[no-any-return]
-
-    def in_parts(inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> Any:
-        parts = compute(inputs, slots)
-        try:
-            flags, wanted = next(parts)
-            while True:
-                if len(flags) > number:
-                    flags = list(put_down(torch.stack(list(flags))))
-                flags, wanted = parts.send((yield flags, wanted))
-        except StopIteration as end:
-            values: list[torch.Tensor] = end.value
-            values[position] = put_down(values[position])
-            return values
-        finally:
-            parts.close()
-
-    if isinstance(executor, _InParts):
-        return executor.exchange(in_parts)
-    return executor.exchange(overwriting if executor.overwrites else at_once)
-
-
-def _raising(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
-    """Return a function that runs the graph up to one operation, and raises in its place."""
-
-    def strike() -> None:
-        injection.struck += 1
-        raise Injected(str(injection.fault))
-
-    executor = _executor(lowered)
-    lines = executor.source.split("\n")
-    lines[lines.index(f"    {_operations(executor)[injection.fault.number]}")] = "    injected()"
-    scope = {**executor.generated().__globals__, "injected": strike}
-    exec(compile("\n".join(lines), "<torchjanus replay, raising>", "exec"), scope)
-    return executor.exchange(scope["compute"])
-
-
-def _operations(executor: _AtOnce | _InParts) -> list[str]:
-    """Return the lines of the generated code that call operators, in place or not."""
-    lines = (line.strip() for line in executor.source.split("\n"))
-    return [line for line in lines if line.endswith(")") and _OPERATION.match(line)]
 
 
 # -- guards that fail -------------------------------------------------------------------------------------------------
