@@ -17,14 +17,7 @@ from torchjanus.cli.ranks import with_other_ranks
 from torchjanus.cli.reasons import listing, page
 from torchjanus.cli.script import NotRunnable, load, locate, run
 from torchjanus.cli.status import show_status
-from torchjanus.cli.summary import (
-    print_report,
-    print_steps,
-    summary_of,
-    write_json,
-    write_page,
-    write_trace,
-)
+from torchjanus.cli.summary import print_report, print_steps, summary_of, write_json, write_page, write_trace
 from torchjanus.core.errors import Unsupported
 from torchjanus.core.reasons import reasons
 from torchjanus.core.versions import VERSION, installed_torch

@@ -23,14 +23,8 @@ RESULTS: Any = ("results of extern calls",)
 _TORCH_VALUES = frozenset({"device", "dtype", "layout", "memory_format", "Size"})  # equal when their texts are equal
 _PLAIN = frozenset(map(id, (int, float, complex, str, bytes, bool, type(None))))
 _CONTAINERS: tuple[type, ...] = (
-    collections.OrderedDict,
-    dict,
-    list,
-    tuple,
-    set,
-    frozenset,
-    collections.deque,
-)
+    collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque
+)  # fmt: skip
 
 
 class Step(Enum):

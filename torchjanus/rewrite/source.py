@@ -291,19 +291,9 @@ def _requalified(code: CodeType, prefix: str, qualname: str) -> CodeType:
 
 
 _SAME = (
-    "co_name",
-    "co_argcount",
-    "co_posonlyargcount",
-    "co_kwonlyargcount",
-    "co_flags",
-    "co_firstlineno",
-    "co_code",
-    "co_names",
-    "co_varnames",
-    "co_freevars",
-    "co_cellvars",
-    "co_exceptiontable",
-)
+    "co_name", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags", "co_firstlineno", "co_code",
+    "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_exceptiontable"
+)  # fmt: skip
 
 
 def _same(code: CodeType, compiled: CodeType) -> bool:

@@ -21,41 +21,12 @@ _COMPUTING = ("_operator", "builtins", "math")
 _OF_FINITE = (int, round, math.floor, math.ceil, math.trunc, math.sin, math.cos, math.tan)
 
 # Raise on no int that fits a tensor's element, and on no float.
-_TOTAL: frozenset[Callable[..., Any]] = frozenset(
-    {
-        operator.add,
-        operator.sub,
-        operator.mul,
-        operator.neg,
-        operator.pos,
-        operator.abs,
-        operator.lt,
-        operator.le,
-        operator.gt,
-        operator.ge,
-        operator.eq,
-        operator.ne,
-        operator.not_,
-        operator.truth,
-        abs,
-        bool,
-        float,
-        str,
-        repr,
-        ascii,
-        format,
-        min,
-        max,
-        math.fabs,
-        math.isnan,
-        math.isinf,
-        math.isfinite,
-        math.tanh,
-        math.atan,
-        math.copysign,
-        math.hypot,
-    }
-)
+_TOTAL: frozenset[Callable[..., Any]] = frozenset({
+    operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs, operator.lt, operator.le,
+    operator.gt, operator.ge, operator.eq, operator.ne, operator.not_, operator.truth, abs, bool, float, str, repr,
+    ascii, format, min, max, math.fabs, math.isnan, math.isinf, math.isfinite, math.tanh, math.atan, math.copysign,
+    math.hypot
+})  # fmt: skip
 
 
 def hazard(part: Apply) -> Apply | None:

@@ -11,9 +11,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torchjanus.rewrite.liveness import (
-    INNER,
-)
+from torchjanus.rewrite.liveness import INNER
 from torchjanus.rewrite.syntax.sites import Location, location_of
 from torchjanus.rewrite.syntax.walk import place
 

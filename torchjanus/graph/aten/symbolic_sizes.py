@@ -229,27 +229,11 @@ def any_of(*parts: Any) -> bool:
 
 
 _HOST: tuple[tuple[Any, Callable[..., Any]], ...] = (
-    (sympy.Eq, operator.eq),
-    (sympy.Ne, operator.ne),
-    (sympy.Le, operator.le),
-    (sympy.Lt, operator.lt),
-    (sympy.Ge, operator.ge),
-    (sympy.Gt, operator.gt),
-    (sympy.And, all_of),
-    (sympy.Or, any_of),
-    (sympy.Not, operator.not_),
-    (functions.IntTrueDiv, operator.truediv),
-    (functions.FloatTrueDiv, operator.truediv),
-    (functions.ToFloat, float),
-    (functions.TruncToInt, int),
-    (functions.CeilToInt, math.ceil),
-    (functions.FloorToInt, math.floor),
-    (functions.CleanDiv, operator.floordiv),
-    (functions.FloorDiv, operator.floordiv),
-    (functions.Mod, operator.mod),
-    (functions.PythonMod, operator.mod),
-    (functions.Max, max),
-    (functions.Min, min),
-    (sympy.Max, max),
-    (sympy.Min, min),
-)
+    (sympy.Eq, operator.eq), (sympy.Ne, operator.ne), (sympy.Le, operator.le), (sympy.Lt, operator.lt), (sympy.Ge,
+    operator.ge), (sympy.Gt, operator.gt), (sympy.And, all_of), (sympy.Or, any_of), (sympy.Not, operator.not_),
+    (functions.IntTrueDiv, operator.truediv), (functions.FloatTrueDiv, operator.truediv), (functions.ToFloat,
+    float), (functions.TruncToInt, int), (functions.CeilToInt, math.ceil), (functions.FloorToInt, math.floor),
+    (functions.CleanDiv, operator.floordiv), (functions.FloorDiv, operator.floordiv), (functions.Mod, operator.mod),
+    (functions.PythonMod, operator.mod), (functions.Max, max), (functions.Min, min), (sympy.Max, max), (sympy.Min,
+    min)
+)  # fmt: skip

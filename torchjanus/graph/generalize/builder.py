@@ -13,17 +13,7 @@ from torchjanus.graph.generalize.selections import finds
 from torchjanus.graph.ir.inputs import Inputs
 from torchjanus.graph.ir.number_sizes import carrier_of, is_shaping
 from torchjanus.graph.ir.numbers import HostBatch, Numbers, counting_step, need, taken_by, tensors_in, value_of, varies
-from torchjanus.graph.ir.program import (
-    Assertion,
-    Dimension,
-    Measure,
-    Node,
-    Program,
-    Ref,
-    Slot,
-    SlotKind,
-    Symbol,
-)
+from torchjanus.graph.ir.program import Assertion, Dimension, Measure, Node, Program, Ref, Slot, SlotKind, Symbol
 from torchjanus.graph.ir.repetition import begin_iterations
 from torchjanus.graph.ir.size_formulas import Formulas
 from torchjanus.graph.operators.number_operands import taking

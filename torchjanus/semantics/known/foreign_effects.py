@@ -42,19 +42,10 @@ GENERATOR_FUNCTIONS: frozenset[Any] = frozenset(
 _CLOCK = Effects(reads=frozenset({"clock"}))
 _SLEEP = Effects(writes=frozenset({"clock"}))
 ARRAYS = Effects(reads=frozenset({"arrays"}))
-_CLOCKS = frozenset(
-    {
-        time.time,
-        time.time_ns,
-        time.perf_counter,
-        time.perf_counter_ns,
-        time.monotonic,
-        time.monotonic_ns,
-        time.process_time,
-        time.process_time_ns,
-        time.thread_time,
-    }
-)
+_CLOCKS = frozenset({
+    time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic, time.monotonic_ns,
+    time.process_time, time.process_time_ns, time.thread_time
+})  # fmt: skip
 _RANDOM = Effects(writes=frozenset({"random"}), undo=Undo(random.getstate, random.setstate))
 _WRITERS = frozenset(
     """sort fill put partition resize setflags itemset byteswap __setitem__ __delitem__ __iadd__ __isub__ __imul__

@@ -127,42 +127,16 @@ FACTORIES = (
 ).split()
 
 # Calls whose results are not used: made at commit, in program order.
-DEFERRED: frozenset[Any] = frozenset(
-    {
-        print,
-        warnings.warn,
-        logging.Logger.debug,
-        logging.Logger.info,
-        logging.Logger.warning,
-        logging.Logger.error,
-        logging.Logger.critical,
-        logging.Logger.log,
-        logging.Logger.exception,
-        logging.debug,
-        logging.info,
-        logging.warning,
-        logging.error,
-        logging.critical,
-    }
-)
+DEFERRED: frozenset[Any] = frozenset({
+    print, warnings.warn, logging.Logger.debug, logging.Logger.info, logging.Logger.warning, logging.Logger.error,
+    logging.Logger.critical, logging.Logger.log, logging.Logger.exception, logging.debug, logging.info,
+    logging.warning, logging.error, logging.critical
+})  # fmt: skip
 
 _STATEFUL = (
-    "manual_seed",
-    "seed",
-    "set_rng_state",
-    "set_default",
-    "from_numpy",
-    "frombuffer",
-    "from_file",
-    "load",
-    "save",
-    "initial_seed",
-    "get_rng_state",
-    "set_num_threads",
-    "use_deterministic",
-    "set_flush",
-    "set_float32",
-)
+    "manual_seed", "seed", "set_rng_state", "set_default", "from_numpy", "frombuffer", "from_file", "load", "save",
+    "initial_seed", "get_rng_state", "set_num_threads", "use_deterministic", "set_flush", "set_float32"
+)  # fmt: skip
 
 
 def torch_query(func: Callable[..., Any]) -> bool:

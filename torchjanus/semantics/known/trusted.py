@@ -31,46 +31,18 @@ _TRUSTED_ROOTS = frozenset({"torch", "numpy", "torchjanus", "builtins", *sys.std
 
 # Kinds of objects that a trusted namespace does not rebind after import.
 _SETTLED = (
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.ModuleType,
-    type,
-    str,
-    type(None),
-)
+    types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.ModuleType, type, str, type(None)
+)  # fmt: skip
 
 # Modules whose functions have no effect that the user can see and return nothing that the step uses: instrumentation,
 # and queries of the compiler. They are called while watching and left out of the graph.
 IGNORED = (
-    "torch._dynamo",
-    "torch.compiler",
-    "torch.autograd.profiler",
-    "torch.profiler",
-    "torch.overrides",
-    "torch.jit",
-    "torch._jit_internal",
-    "torch._utils_internal",
-    "torch.utils._foreach_utils",
-    "torch.utils._config_module",
-    "torch._logging",
-    "torch.fx",
-    "importlib",
-    "inspect",
-    "typing",
-    "typing_extensions",
-    "abc",
-    "_weakrefset",
-    "weakref",
-    "warnings",
-    "enum",
-    "dataclasses",
-    "functools",
-    "packaging",
-    "re",
-    "copyreg",
-)
+    "torch._dynamo", "torch.compiler", "torch.autograd.profiler", "torch.profiler", "torch.overrides", "torch.jit",
+    "torch._jit_internal", "torch._utils_internal", "torch.utils._foreach_utils", "torch.utils._config_module",
+    "torch._logging", "torch.fx", "importlib", "inspect", "typing", "typing_extensions", "abc", "_weakrefset",
+    "weakref", "warnings", "enum", "dataclasses", "functools", "packaging", "re", "copyreg"
+)  # fmt: skip
 
 
 # These fill internal tables of torch on their first call.

@@ -35,18 +35,8 @@ KINDS: dict[str, type] = {"__int__": int, "__index__": int, "__float__": float, 
 
 CONVERTING_CLASSES: dict[type, tuple[str, ...]] = {int: INT, float: FLOAT, complex: COMPLEX, range: INDEX}
 _BY_INDEX = (
-    operator.index,
-    chr,
-    hex,
-    oct,
-    bin,
-    math.gcd,
-    math.lcm,
-    math.factorial,
-    math.comb,
-    math.perm,
-    math.isqrt,
-)
+    operator.index, chr, hex, oct, bin, math.gcd, math.lcm, math.factorial, math.comb, math.perm, math.isqrt
+)  # fmt: skip
 # Functions that call a special method of their own.
 _OWN_METHODS = {
     round: "__round__",

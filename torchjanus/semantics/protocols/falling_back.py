@@ -24,16 +24,11 @@ _ENDING = (StopIteration, StopAsyncIteration, GeneratorExit)
 _NOTHING: Any = object()
 # Modules that only note. Code elsewhere in torchjanus raises an error of its own accord only where Python would.
 _NOTING = (
-    "trace/",
-    "semantics/record/",
-    "semantics/calls/",
-    "semantics/known/details.py",
-    "semantics/protocols/falling_back.py",
-    "semantics/containers/histories.py",
-    "semantics/watch/loops/iteration_values.py",
-    "semantics/watch/objects/finalization.py",
-    "semantics/watch/objects/looking.py",
-)
+    "trace/", "semantics/record/", "semantics/calls/", "semantics/known/details.py",
+    "semantics/protocols/falling_back.py", "semantics/containers/histories.py",
+    "semantics/watch/loops/iteration_values.py", "semantics/watch/objects/finalization.py",
+    "semantics/watch/objects/looking.py"
+)  # fmt: skip
 _OWN = __file__.removesuffix("semantics/protocols/falling_back.py")
 
 # Hooks that return the result of their native part, and hooks that return None.

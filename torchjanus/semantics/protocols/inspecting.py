@@ -70,17 +70,10 @@ READING: dict[Any, Callable[..., Any]] = {inspect.getmembers: _members, inspect.
 RETURNING_DEFAULTS: frozenset[Any] = frozenset({inspect.signature, inspect.getfullargspec, inspect.getcallargs})
 
 # Functions that return variables or the contents of classes.
-RETURNING_VARIABLES: frozenset[Any] = frozenset(
-    {
-        _native_members,
-        inspect.getmembers_static,
-        inspect.classify_class_attrs,
-        inspect.getargvalues,
-        inspect.getclosurevars,
-        inspect.getgeneratorlocals,
-        inspect.getcoroutinelocals,
-    }
-)
+RETURNING_VARIABLES: frozenset[Any] = frozenset({
+    _native_members, inspect.getmembers_static, inspect.classify_class_attrs, inspect.getargvalues,
+    inspect.getclosurevars, inspect.getgeneratorlocals, inspect.getcoroutinelocals
+})  # fmt: skip
 
 
 def functions_of(thing: Any) -> Iterator[types.FunctionType]:

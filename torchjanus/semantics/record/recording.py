@@ -34,20 +34,9 @@ from torchjanus.trace.values import Expr, Read, leaves, plain, trace_value
 __all__ = ["CONSTANT_TYPES", "Recording"]
 
 CONSTANT_TYPES: tuple[type, ...] = (
-    bool,
-    str,
-    bytes,
-    complex,
-    type(None),
-    type(Ellipsis),
-    type(NotImplemented),
-    range,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    torch.Size,
-)
+    bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), range, torch.dtype, torch.device,
+    torch.layout, torch.memory_format, torch.Size
+)  # fmt: skip
 
 
 def _is_closure(value: Any) -> bool:

@@ -21,14 +21,7 @@ from torchjanus.rewrite.hooks.lifted import BREAK, CONTINUE, RETURN, Exit, cells
 from torchjanus.semantics.staged.journal import Journal, contents_of
 from torchjanus.semantics.staged.merging import same_type
 from torchjanus.semantics.staged.regions import Arm, Part, Regions, flag_of, kinds_of
-from torchjanus.semantics.staged.values import (
-    NumberType,
-    Poison,
-    StagedNumber,
-    StagedRange,
-    StagedValue,
-    Unbound,
-)
+from torchjanus.semantics.staged.values import NumberType, Poison, StagedNumber, StagedRange, StagedValue, Unbound
 from torchjanus.tracegraph.graph import Block, Const, Operand, Ref, Sequence
 
 __all__ = ["Loops"]

@@ -20,13 +20,7 @@ from torchjanus.core.errors import refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.staged.tensors import is_fake
-from torchjanus.semantics.staged.values import (
-    StagedList,
-    StagedNumber,
-    StagedObject,
-    StagedRange,
-    StagedValue,
-)
+from torchjanus.semantics.staged.values import StagedList, StagedNumber, StagedObject, StagedRange, StagedValue
 
 __all__ = ["NATIVES", "Zipped", "is_impure"]
 

@@ -20,13 +20,7 @@ from torchjanus.rewrite.hooks.lifted import RETURN, Exit, cells_of
 from torchjanus.semantics.staged.journal import Journal, contents_of, reachable, restore, unchanged
 from torchjanus.semantics.staged.merging import Merging, is_plain
 from torchjanus.semantics.staged.tensors import is_fake
-from torchjanus.semantics.staged.values import (
-    NumberType,
-    Pending,
-    Poison,
-    StagedValue,
-    Unbound,
-)
+from torchjanus.semantics.staged.values import NumberType, Pending, Poison, StagedValue, Unbound
 from torchjanus.tracegraph.graph import Block, Const, Operand, Ref
 
 __all__ = ["Arm", "Part", "Regions", "flag_of", "kinds_of"]

@@ -30,11 +30,7 @@ from torchjanus.graph.recursion.entry_loops.pass_through import passed_on, unsee
 from torchjanus.trace.actions import WITHIN, ContainerMutation, Extern, HeapWrite, InvokeEachOp, InvokeOp, Op
 from torchjanus.trace.around import around
 from torchjanus.trace.events import ANYTHING, HostFact, Trace
-from torchjanus.trace.facts import (
-    HeapRead,
-    IdentityTest,
-    Specialization,
-)
+from torchjanus.trace.facts import HeapRead, IdentityTest, Specialization
 from torchjanus.trace.loops.records import UntracedComputation
 from torchjanus.trace.recipes import ExistingObject, NewObject, ObjectReference, TensorOf
 from torchjanus.trace.rewriting import Renumbering

@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torchjanus.graph.recursion.traversal.text import (
-    VariantSource,
-    number_text,
-)
+from torchjanus.graph.recursion.traversal.text import VariantSource, number_text
 from torchjanus.graph.recursion.variants.variant import Variant
 from torchjanus.trace.values import Expr
 

@@ -24,13 +24,7 @@ from torchjanus.graph.switches.analysis.lists import FilledList
 from torchjanus.graph.switches.analysis.numbers import IterationNumbers, NumberStates, is_in_known, is_safe
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop, InvokeOp, Op
 from torchjanus.trace.events import Decision, Fact, FunctionEntry, FunctionExit, LoopEnd, Trace
-from torchjanus.trace.facts import (
-    HeapRead,
-    HostComputation,
-    NumberPredicate,
-    Specialization,
-    TensorPredicate,
-)
+from torchjanus.trace.facts import HeapRead, HostComputation, NumberPredicate, Specialization, TensorPredicate
 from torchjanus.trace.loops.records import LoopSnapshots, UntracedComputation
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.user_code import MARKS

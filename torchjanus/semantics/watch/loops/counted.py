@@ -24,12 +24,7 @@ from torchjanus.rewrite import Site
 from torchjanus.semantics.protocols.falling_back import attempt
 from torchjanus.semantics.record.rebinding import is_settled
 from torchjanus.semantics.record.variables import OURS
-from torchjanus.semantics.watch.loops.iteration_values import (
-    cut_by,
-    is_added,
-    is_back,
-    is_statement,
-)
+from torchjanus.semantics.watch.loops.iteration_values import cut_by, is_added, is_back, is_statement
 from torchjanus.semantics.watch.loops.loop_record import ActiveLoop
 from torchjanus.semantics.watch.loops.trip_counts import TripCounts, count_of_range
 from torchjanus.semantics.watch.loops.untraced import UntracedValues

@@ -1,7 +1,7 @@
 """Trip counts of loops, by what they go over: ranges of traced numbers, sequences, tensors, and what passes these on.
 
 In: native calls (``range``, ``reversed``, ``pairwise``) and their results. Out: for an iterable its trip count as an
-expression over what the step was given, or None where another run may not be told its trip count.
+expression over what the step was given, or None where other trip counts are not followed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ import torch
 from torchjanus.core.access_path import Step
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite import Site
-from torchjanus.semantics.watch.loops.iteration_values import (
-    is_by_steps,
-    is_from,
-)
+from torchjanus.semantics.watch.loops.iteration_values import is_by_steps, is_from
 from torchjanus.semantics.watch.loops.untraced import are_alike
 from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.trace.values import Apply, Expr, Read, Traced, trace_value

@@ -22,17 +22,7 @@ from torchjanus.semantics.watch.loops.untraced_values import structure_of
 from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.trace.facts import NumberPredicate
 from torchjanus.trace.loops.records import ByIteration, UntracedComputation
-from torchjanus.trace.values import (
-    Apply,
-    Expr,
-    Fetch,
-    InductionVariable,
-    Read,
-    Traced,
-    depends_on,
-    plain,
-    trace_value,
-)
+from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Traced, depends_on, plain, trace_value
 
 __all__ = ["UntracedValues", "are_alike", "text_of_counter"]
 

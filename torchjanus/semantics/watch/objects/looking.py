@@ -22,17 +22,8 @@ _HOLDING = frozenset(map(id, (tuple, list, set, frozenset, dict)))  # by the ids
 
 # Hooks that inspect their operands; and those that inspect the elements of the program's own containers, too.
 _AT_OPERANDS: tuple[str, ...] = (
-    "set_attr",
-    "del_attr",
-    "item",
-    "del_item",
-    "star",
-    "double_star",
-    "branch",
-    "not_",
-    "iterate",
-    "delegate",
-)
+    "set_attr", "del_attr", "item", "del_item", "star", "double_star", "branch", "not_", "iterate", "delegate"
+)  # fmt: skip
 _AT_OPERANDS += ("unpack", "context", "raised")
 _INSIDE = ("compare", "binary", "inplace", "unary", "format", "set_item")
 
