@@ -46,9 +46,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorOf:
-    """A tensor that the call made."""
+    """A tensor that the call made. ``node``: the name of its autograd node in the watched run."""
 
     ref: TensorRef
+    node: str = ""
 
     @property
     def token(self) -> Any:

@@ -120,7 +120,7 @@ class TraceRewriter:
     def recipe(self, recipe: Any) -> Any:
         """The recipe of what leaves the call."""
         if isinstance(recipe, TensorOf):
-            return TensorOf(TensorRef(self.final(recipe.ref.number)))
+            return replace(recipe, ref=TensorRef(self.final(recipe.ref.number)))
         if isinstance(recipe, TensorAt):
             ref = TensorRef(self.tensor(recipe.ref.number, recipe.after))
             return TensorAt(ref, self.position(recipe.after))

@@ -518,3 +518,56 @@ def a_gradient_that_was_retained():
         return y
 
     return Program(step, inputs(), state=weight)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+def shown_by_the_caller(loss_of, calls):
+    """The caller prints what the step returns, and asks which node made it."""
+    model = nn.Linear(5, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    texts = []
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = loss_of(model, x)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def between(loss):
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            texts.append((repr(loss), f"{loss}", loss.grad_fn.name(), type(loss.grad_fn).__name__, str(error)))
+
+    return Program(step, calls, state=(texts, model), between=between)
+
+
+@program()
+def a_trained_loss_that_is_printed():
+    return shown_by_the_caller(lambda model, x: model(x).pow(2).mean(), inputs())
+
+
+@program()
+def a_trained_loss_of_a_custom_function_that_is_printed():
+    return shown_by_the_caller(lambda model, x: Doubled.apply((model(x) ** 2).sum()), inputs())
+
+
+@program(speculated=5)
+def a_trained_sum_over_rows_that_is_printed():
+    def loss_of(model, x):
+        total = 0
+        for row in x:
+            total = total + model(row).exp().sum()
+        return total
+
+    return shown_by_the_caller(loss_of, [(torch.randn(n % 4 + 2, 5),) for n in range(CALLS)])

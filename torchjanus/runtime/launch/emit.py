@@ -30,7 +30,7 @@ from torchjanus.runtime.launch.results import Results
 from torchjanus.semantics.known.host_memory import Snapshot
 from torchjanus.trace.actions import BatchedExtern, Extern, HostLoop, name_of
 from torchjanus.trace.operands import numbers_in
-from torchjanus.trace.recipes import Recipe
+from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, depends_on, leaves
 
 __all__ = ["Emitter", "Values"]
@@ -66,8 +66,10 @@ class Emitter:
         self.schedule = plan.schedule
         self.guards = Guards(self.source, plan, assumptions, lowered.pullback is not None)
         self._inputs: dict[int, str] = {}
-        self.results = Results(self.source, plan, lowered, self._inputs)
         recipes = [plan.result, *(r for effect in plan.effects for r in effect.recipes)]
+        tensors = [part for recipe in recipes for part in parts_of(recipe) if isinstance(part, TensorOf)]
+        nodes = {tensor.ref.number: tensor.node for tensor in tensors}
+        self.results = Results(self.source, plan, lowered, self._inputs, nodes)
         self._commit = Commit(self.source, self.results, recipes)
 
     # -- before a part of the graph ---------------------------------------------------------------------------------

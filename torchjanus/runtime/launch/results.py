@@ -5,6 +5,7 @@ It does not know what is done with them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -27,17 +28,36 @@ _FREED_TEXT = (
     "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors "
     "after calling backward."
 )
-_used_up: Callable[[torch.Tensor], torch.Tensor] = torch._C._functions.DelayedError(_FREED_TEXT, 1)
+_LEAF = torch.zeros((), requires_grad=True)
 
 
-def _freed(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor as eager leaves it after backward(): it requires grad, and a second backward raises. The
-    argument is not changed: it, or a view of it, may be returned too (``y, y.detach()``)."""
-    leaf = tensor.detach().requires_grad_()
-    if torch.is_grad_enabled():
-        return _used_up(leaf)
-    with torch.enable_grad():
-        return _used_up(leaf)
+@functools.cache
+def _freed(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function that returns a tensor as eager leaves it after backward(): it requires grad, a second backward
+    raises, and its text shows the node of this name. The argument is not changed: it, or a view of it, may be returned
+    too (``y, y.detach()``)."""
+
+    class Freed(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, tensors: list[torch.Tensor], _: torch.Tensor) -> torch.Tensor:
+            return tensors[0]
+
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        raise RuntimeError(_FREED_TEXT)
+
+    kind: Any = Freed._backward_cls
+    kind.__name__ = name
+    kind.apply = backward  # what the engine calls
+    apply: Any = super(torch.autograd.Function, Freed).apply  # no transform is active
+
+    def made(tensor: torch.Tensor) -> torch.Tensor:
+        # With a version counter of its own, as the result of an operation.
+        if torch.is_grad_enabled():
+            return apply([tensor.data], _LEAF)  # type: ignore[no-any-return]
+        with torch.enable_grad():
+            return apply([tensor.data], _LEAF)  # type: ignore[no-any-return]
+
+    return made
 
 
 def _inference(tensor: torch.Tensor) -> torch.Tensor:
@@ -69,9 +89,12 @@ def _view(
 
 
 class Results:
-    """Writes into ``source``, where the graph's results are a list ``values``. ``inputs``: the names of its inputs."""
+    """Writes into ``source``, where the graph's results are a list ``values``. ``inputs``: the names of its inputs;
+    ``nodes``: by tensor number, the names of the autograd nodes that eager's results show."""
 
-    def __init__(self, source: Source, plan: EntryPlan, lowered: Lowered, inputs: Mapping[int, str]) -> None:
+    def __init__(
+        self, source: Source, plan: EntryPlan, lowered: Lowered, inputs: Mapping[int, str], nodes: Mapping[int, str]
+    ) -> None:
         self.source = source
         self.plan = plan
         self.lowered = lowered
@@ -80,6 +103,8 @@ class Results:
         self._differentiable_results = ""  # the name of the results that autograd has been given
         self.place = NOWHERE  # of the write or call whose values are made
         self._inputs = inputs
+        places = {number: plan.outputs.get(("tensor", number)) for number in nodes}
+        self._nodes = {lowered.outputs[at]: nodes[number] for number, at in places.items() if at is not None}
         self._tensors: dict[Any, str] = {}
         self._raw: dict[Any, str] = {}
         self._owner: dict[str, int] = {}  # the tensor of the trace that each text represents
@@ -146,7 +171,7 @@ class Results:
         name = self.source.fresh("t")
         source = result.source
         if not isinstance(source, ViewOf) or result.inference:
-            self.source.line(f"{name} = {self._dress(self.raw(result), result.state)}")
+            self.source.line(f"{name} = {self._dress(self.raw(result), result)}")
             return name
         below = self._as_dtype(self.raw(Result(source.base)), source)
         shape, step = (f"({''.join(f'{self.source.number(n)}, ' for n in p)})" for p in (source.size, source.stride))
@@ -158,7 +183,7 @@ class Results:
             self.source.line(f"{name} = {view}({base}, {place}, {result.creation!r}, {differentiable}, {bits})")
         else:
             part = f"{below}.as_strided({place}){source.bits}.{'data' if result.apart else 'detach()'}"
-            self.source.line(f"{name} = {self._dress(part, result.state)}")
+            self.source.line(f"{name} = {self._dress(part, result)}")
         return name
 
     def _as_dtype(self, below: str, view: ViewOf) -> str:
@@ -169,12 +194,12 @@ class Results:
         self.source.line(f"{name} = {self.source.constant(reinterpreted)}({below}, {self.source.constant(view.dtype)})")
         return name
 
-    def _dress(self, raw: str, state: GradState) -> str:
-        if state is GradState.PLAIN:
+    def _dress(self, raw: str, result: Result) -> str:
+        if result.state is GradState.PLAIN:
             return raw
-        return (
-            f"{self.source.constant(_freed)}({raw})" if state is GradState.FREED else f"{raw}.detach().requires_grad_()"
-        )
+        if result.state is GradState.FREED:
+            return f"{self.source.constant(_freed(self._nodes.get(result, 'Error')))}({raw})"
+        return f"{raw}.detach().requires_grad_()"
 
     def _live(self, result: Result) -> str:
         """Return the tensor of a result with its backward pass to come."""
@@ -203,7 +228,7 @@ class Results:
                 return known
             known = self._aliases[number] = self.source.fresh("a")
             alias = f"{self.raw(result)}.detach()"
-            self.source.line(f"{known} = {self._dress(alias, result.state)}")
+            self.source.line(f"{known} = {self._dress(alias, result)}")
         return known
 
     def tensor_at(self, number: int, after: int) -> str:
@@ -219,7 +244,7 @@ class Results:
                 why = "The loop is one function of torch, with one backward graph for all iterations."
                 raise refused("loop-output-gradient", what, why, "Hand out tensor.detach().", self.place)
             name = self._columns[number] = self.source.fresh("r")
-            row = self._dress("row.clone()", result.state)
+            row = self._dress("row.clone()", result)
             self.source.line(f"{name} = [{row} for row in {self.raw(result)}.unbind(0)]")
         return name
 

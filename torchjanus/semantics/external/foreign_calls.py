@@ -26,7 +26,13 @@ from torchjanus.semantics.external.host_functions import host_effects
 from torchjanus.semantics.external.logs import with_program_line
 from torchjanus.semantics.external.surroundings import writes_by_python
 from torchjanus.semantics.known.consumers import iterated
-from torchjanus.semantics.known.foreign import is_foreign_module, is_foreign_object, is_numpy_scalar, only_makes_tensor
+from torchjanus.semantics.known.foreign import (
+    is_foreign_function,
+    is_foreign_object,
+    is_left_to_host,
+    is_numpy_scalar,
+    only_makes_tensor,
+)
 from torchjanus.semantics.known.foreign_effects import (
     ARRAYS,
     GENERATOR_FUNCTIONS,
@@ -117,8 +123,7 @@ class ForeignCalls(NativeMethods):
         """Whether the function or class is defined in a module that is not entered."""
         if is_one_of(fn, GENERATOR_FUNCTIONS):
             return True
-        module = getattr(fn, "__module__", None)
-        return isinstance(module, str) and module != "torch.random" and is_foreign_module(module)
+        return is_foreign_function(fn) and getattr(fn, "__module__", None) != "torch.random"
 
     def host_effects_of(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Effects | None:
         """Return the effects of a user's function that the host can call as a whole; None if it has to be entered."""
@@ -319,7 +324,7 @@ class ForeignCalls(NativeMethods):
         return bool(self.recording.pin(length, "whether the iterator has ended"))
 
     def iterable(self, obj: Any) -> Iterable[Any]:
-        if not self.is_foreign(obj):
+        if not self.is_foreign(obj) and not is_left_to_host(obj, getattr(type(obj), "__iter__", None)):
             return super().iterable(obj)
         if type(obj).__module__ == "numpy":
             return super().iterable(self.extern(list, (obj,), {}, effects_of(list, "__iter__", obj)))

@@ -6,6 +6,7 @@ lists here define what is foreign; ``foreign_effects`` has what is known of the 
 
 from __future__ import annotations
 
+import argparse
 import array
 import collections
 import contextvars
@@ -16,6 +17,7 @@ import weakref
 from typing import Any
 
 import torch
+from torch.utils import data
 
 from torchjanus.core.errors import SourceUnavailable, Unsupported
 from torchjanus.core.kinds import ClassTable, getattr, is_one_of, isinstance
@@ -25,7 +27,15 @@ from torchjanus.semantics.known.not_entered import NATIVE_MODULES, module_reason
 from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.trace.values import TracedFloat, TracedInt, TracedStr
 
-__all__ = ["is_foreign_module", "is_foreign_object", "is_numpy_scalar", "only_makes_tensor", "runs_user_code"]
+__all__ = [
+    "is_foreign_function",
+    "is_foreign_module",
+    "is_foreign_object",
+    "is_left_to_host",
+    "is_numpy_scalar",
+    "only_makes_tensor",
+    "runs_user_code",
+]
 
 # Modules of the standard library that do input and output, or are not worth entering. Their state is private.
 _FOREIGN_LIBRARY = frozenset(
@@ -38,6 +48,9 @@ _FOREIGN_LIBRARY = frozenset(
 # Modules of torch that are foreign: datasets are the user's, loaders draw numbers, prefetch and start processes, files
 # belong to the host.
 _FOREIGN_TORCH = ("torch.utils.data", "torch.utils.tensorboard", "torch.random", "torch.serialization")
+# Classes of foreign modules that are read and written like others: options, data sets, loaders but for their iteration.
+_HOLDERS = (argparse.Namespace, data.Dataset, data.Sampler, data.DataLoader)
+_ENTERED = ("__len__", "__getitem__", "__contains__", "__eq__", "__init__", "__setattr__")  # of their methods
 # Libraries without tensors that add methods to classes of libraries with tensors. These methods are entered.
 _MAKES_METHODS = ("huggingface_hub",)
 _PLAIN = (
@@ -92,6 +105,33 @@ def is_foreign_module(name: str) -> bool:
     return _is_foreign_package(root)
 
 
+def is_foreign_function(fn: Any) -> bool:
+    """Whether the function or class is defined in a module whose code is not entered."""
+    module = getattr(fn, "__module__", None)
+    if not isinstance(module, str) or not is_foreign_module(module):
+        return False
+    if fn is argparse.Namespace:
+        return False
+    return not (isinstance(fn, types.FunctionType) and is_one_of(fn, _entered()))
+
+
+def is_left_to_host(obj: Any, method: Any) -> bool:
+    """Whether it is a loader or a sampler, and a method that draws numbers, prefetches or starts processes."""
+    return isinstance(obj, data.DataLoader | data.Sampler) and is_foreign_function(method)
+
+
+@functools.cache
+def _entered() -> frozenset[Any]:
+    """The methods of holders that are entered: those that only look, and what their properties return."""
+    methods: set[Any] = set()
+    for module in (argparse, data.dataset, data.sampler, data.dataloader, data.distributed):
+        for cls in vars(module).values():
+            if isinstance(cls, type) and issubclass(cls, _HOLDERS):
+                methods.update(vars(cls).get(name) for name in _ENTERED)
+                methods.update(value.fget for value in vars(cls).values() if isinstance(value, property))
+    return frozenset(methods - {data.DataLoader.__init__})
+
+
 _numpy_scalars: ClassTable[bool] = ClassTable()
 _verdicts: ClassTable[tuple[bool | None]] = ClassTable()
 
@@ -131,7 +171,7 @@ def _verdict(cls: type) -> bool | None:
     if issubclass(cls, (*_PLAIN, *_TRACED)) and not is_foreign_module(module):
         return False
     if is_foreign_module(module):
-        return not issubclass(cls, type | BaseException | tuple | types.FunctionType)
+        return not issubclass(cls, (type, BaseException, tuple, types.FunctionType, *_HOLDERS))
     if module.partition(".")[0] in ("torch", "torchjanus"):
         return None if cls.__name__ == "Generator" else False
     if issubclass(cls, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):

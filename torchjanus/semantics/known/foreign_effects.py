@@ -117,7 +117,7 @@ def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()
         return _SLEEP
     if module == "random":
         return _RANDOM
-    if _calls_for_each(fn):
+    if _calls_for_each(fn) or module.startswith("torch.utils.data"):
         return _USERS
     if _is_numpy(module) or isinstance(fn, _numpy_types()):
         return WORLD if name in _WRITERS or "out" in keywords or ".random" in module else ARRAYS

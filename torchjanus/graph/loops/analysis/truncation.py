@@ -376,7 +376,7 @@ class TruncatedLoops:
         if isinstance(recipe, TensorOf) and (row := self.merged.row_of(recipe.ref.number)) is not None:
             recipe = row
         if isinstance(recipe, TensorOf):
-            return TensorOf(TensorRef(self._number(recipe.ref.number)))
+            return replace(recipe, ref=TensorRef(self._number(recipe.ref.number)))
         if isinstance(recipe, RowOf):
             return replace(recipe, ref=TensorRef(self._number(recipe.ref.number)))
         if isinstance(recipe, ObjectReference):

@@ -12,6 +12,7 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site, code_of
 from torchjanus.rewrite.hooks import rewritten
 from torchjanus.semantics.calls.method_sets import Lookups, Member
+from torchjanus.semantics.known.foreign import is_left_to_host
 from torchjanus.semantics.watch.calls.recursion import RecursiveCalls
 from torchjanus.semantics.watch.objects.heap import Heap
 from torchjanus.semantics.watch.objects.state import Part, WatchState
@@ -71,7 +72,8 @@ class PythonCalls(Part):
 
     def _is_foreign_method(self, fn: types.FunctionType, obj: Any) -> bool:
         """Whether this is a Python method of a foreign object's class, like ``os.environ.get``."""
-        return self.natives.is_foreign(obj) and inspect.getattr_static(type(obj), fn.__name__, None) is fn
+        foreign = self.natives.is_foreign(obj) or is_left_to_host(obj, fn)
+        return foreign and inspect.getattr_static(type(obj), fn.__name__, None) is fn
 
     def enter_first(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the speculated function itself and return its result."""

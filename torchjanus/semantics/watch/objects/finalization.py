@@ -19,6 +19,7 @@ from torchjanus.core.kinds import getattr, is_one_of, isinstance, namespace_of
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import original_code, parts_of, slots_of
 from torchjanus.semantics.known.trusted import is_settled
+from torchjanus.semantics.native.text_expressions import history_of
 from torchjanus.semantics.protocols.indexed_iterators import WrappedIterable
 from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.record.write_record import ABSENT
@@ -157,7 +158,7 @@ class Finalization:
                 "only plain tensors can be made by a graph.",
                 "",
             )
-        return recipes.TensorOf(TensorRef(number))
+        return recipes.TensorOf(TensorRef(number), history_of(value) or "")
 
     def _new(self, value: Any) -> recipes.Recipe:
         """Return the recipe of an object that the call has made."""
