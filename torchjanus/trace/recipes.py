@@ -7,7 +7,7 @@ carries sharing and cycles: the same number is the same object."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, token_of
@@ -49,7 +49,7 @@ class TensorOf:
     """A tensor that the call made. ``node``: the name of its autograd node in the watched run."""
 
     ref: TensorRef
-    node: str = ""
+    node: str = field(default="", repr=False)
 
     @property
     def token(self) -> Any:
