@@ -19,6 +19,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from torchjanus.core.dynamo import apart, is_compiling, skipped
 from torchjanus.core.errors import Refusal, Unsupported
 from torchjanus.core.remarks import Remark
+from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.graph.ir.program import Assertion
 from torchjanus.rewrite.hooks import current, hide_frames
 from torchjanus.runtime.coexecution.runner import Coexecution, CoexecutionReport
@@ -101,6 +102,7 @@ class Speculated(Generic[P, R]):
             watch=self.watch,
             executor="replay" if coexecutes else self.executor,
             cut=self._cut_off,
+            cut_schedule=self._cut_schedule,
             passes=pass_log(self._name, home, self.fn),
             unserved=self._try_parts,
         )
@@ -131,7 +133,10 @@ class Speculated(Generic[P, R]):
             raise
         finally:
             if begun:
-                times.took(part.number, part.made_by(before), begun, time.perf_counter())
+                ended = time.perf_counter()
+                times.took(part.number, part.made_by(before), begun, ended)
+                if DUTY.working and current() is None and (slept := DUTY.called(ended - begun)):
+                    part.learning.budget.charge("beside", slept)
 
     skipped(__call__)
 
@@ -142,7 +147,14 @@ class Speculated(Generic[P, R]):
     def _cut_off(self, traces: Sequence[Trace]) -> bool:
         """Leave the first or the last statements, in which runs differ, to Python from the next call on. Returns
         whether that is possible."""
-        cut = Cut.between(self.fn, traces, self._cut)
+        return self._use(Cut.between(self.fn, traces, self._cut))
+
+    def _cut_schedule(self, trace: Trace) -> bool:
+        """Leave a schedule in the first statements to Python from the next call on. Returns whether there is one."""
+        return self._use(Cut.of_schedule(self.fn, trace))
+
+    def _use(self, cut: Cut | None) -> bool:
+        """Speculate on what this cut leaves, from the next call on. Returns whether there is a cut."""
         if cut is None:
             return False
         before = self._learning

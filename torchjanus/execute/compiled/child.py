@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from torchjanus.execute.compiled import server
+from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.execute.compiled.server import Forked, fork
 
 try:
@@ -43,9 +44,11 @@ class Child:
     ``fill`` writes the child's inputs into the folder, and returns changes to its environment.
     """
 
-    def __init__(self, module: str, fill: Callable[[Path], Mapping[str, str]], *, forked: bool = True) -> None:
-        """``forked``: whether the server may fork it. CUDA cannot be used in a fork of a process that has looked for
-        it."""
+    def __init__(
+        self, module: str, fill: Callable[[Path], Mapping[str, str]], share: float, *, forked: bool = True
+    ) -> None:
+        """``share``: see DutyCycle.add. ``forked``: whether the server may fork it. CUDA cannot be used in a fork of a
+        process that has looked for it."""
         folder = tempfile.mkdtemp(prefix="torchjanus-")
         self._end: weakref.finalize[..., Any] = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.folder = Path(folder)
@@ -56,6 +59,8 @@ class Child:
         self._process: subprocess.Popen[bytes] | Forked = (
             fork(module, folder, environment) if forked else None
         ) or self._start(module, environment)
+        if isinstance(self._process, Forked) and server.STOPS:
+            DUTY.add(self._process, share)
         self._end.detach()
         # At the latest when the object is collected, or at the end of the program.
         self._end = weakref.finalize(self, _end, self._process, folder, os.getpid())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -29,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 
-__all__ = ["PRELOADED", "Forked", "close", "fork", "start"]
+__all__ = ["PRELOADED", "STOPS", "Forked", "close", "fork", "start"]
 
 # Modules whose main() a child may run, and what these import when they are at work.
 PRELOADED = ("torchjanus.execute.processes.lowering", "torchjanus.execute.compiled.worker")
@@ -45,6 +46,8 @@ _IDLE = 120.0  # seconds without an order and without a child, after which the s
 _STEP = 0.02  # seconds between two looks at children that may have ended
 _LOOK = 0.25  # seconds between two looks whether the program is alive
 _ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # of the server
+STOPS = sys.platform == "linux"  # whether a child may be stopped: it ends with its parent all the same
+_PR_SET_PDEATHSIG = 1  # see prctl(2)
 _SETTINGS = ("TORCH", "OMP_", "MKL_", "KMP_", "CXX", "CC", "CUDA_", "PYTHONHASHSEED")
 
 
@@ -56,6 +59,14 @@ class Forked:
         self._number = number
         self._done = threading.Event()
         self._code: int | None = None
+
+    def pause(self) -> None:
+        """Stop it with all that it has started, until ``resume``."""
+        self._server.send({"signal": signal.SIGSTOP, "child": self._number})
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._server.send({"signal": signal.SIGCONT, "child": self._number})
 
     def ended(self, code: int) -> None:
         """Note its exit status, negative for a signal."""
@@ -75,7 +86,7 @@ class Forked:
 
     def kill(self) -> None:
         """Kill it with all that it has started. The server does it, which knows whether its number is still its own."""
-        if self._code is None and not self._server.send({"kill": self._number}):
+        if self._code is None and not self._server.send({"signal": signal.SIGKILL, "child": self._number}):
             self.ended(-signal.SIGKILL)
 
 
@@ -252,15 +263,15 @@ class _Serving:
             if self._running or ready or self._imports:
                 idle = time.monotonic()
         for process, (_, folder) in self._running.items():
-            _kill(process)
+            _signal(process, signal.SIGKILL)
             os.waitpid(process, 0)
             shutil.rmtree(folder, ignore_errors=True)
 
     def _take(self, message: dict[str, Any]) -> None:
-        if "kill" in message:
+        if "signal" in message:
             for process, (number, _) in self._running.items():
-                if number == message["kill"]:
-                    _kill(process)
+                if number == message["child"]:
+                    _signal(process, message["signal"])
             return
         process = os.fork()
         if process == 0:
@@ -275,17 +286,24 @@ class _Serving:
                 os.write(self._answers, f"{number} {os.waitstatus_to_exitcode(status)}\n".encode())
 
 
-def _kill(process: int) -> None:
-    """Kill a child, and all that it has started."""
-    for kill in (os.killpg, os.kill):  # it may not have a group yet
+def _signal(process: int, number: int) -> None:
+    """Send a signal to a child, and to all that it has started."""
+    for send in (os.killpg, os.kill):  # it may not have a group yet
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(process, signal.SIGKILL)
+            send(process, number)
+
+
+def _end_with_parent() -> None:
+    """Let the system end this process when its parent ends: a stopped process cannot look whether it is alive."""
+    if STOPS:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _child(order: dict[str, Any]) -> None:
     """In the child: do what is ordered, as ``python -m`` of the module would, and end."""
     code = 1
     try:
+        _end_with_parent()
         os.setpgid(0, 0)
         log = os.open(Path(order["folder"]) / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         nothing = os.open(os.devnull, os.O_RDONLY)

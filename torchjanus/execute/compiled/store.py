@@ -132,6 +132,14 @@ class Store:
         found = self.read(key)
         return None if found is None else Product(*pickle.loads(found))
 
+    def has(self, key: str) -> bool:
+        """Whether there are bytes for this key; they may be damaged."""
+        try:
+            return key in self._cache
+        except (OSError, sqlite3.Error) as error:
+            log.warning("the cache in %s cannot be read: %s", self.folder, error)
+            return False
+
     def put(self, key: str, product: Product) -> None:
         """Store a product; the least recently used are evicted."""
         parts = (product.artifact, product.conditions, product.files, product.probes, product.proven)

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from torchjanus.execute.compiled.duty_cycle import DUTY
+
 __all__ = ["MOST_SECONDS", "Pending", "Ticket", "busy", "submit"]
 
 MOST_SECONDS = 900.0  # for one compilation; a loop of 500 iterations, unrolled, was seen to take 260
@@ -65,7 +67,8 @@ class Ticket:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Return when it is over, or after ``timeout`` seconds: whether it is over."""
-        return self._done.wait(timeout)
+        with DUTY.waiting():
+            return self._done.wait(timeout)
 
     def cancel(self) -> None:
         """Cancel it, and return at once."""
@@ -83,7 +86,7 @@ class Ticket:
                     return
                 self._in_progress = True
                 self._pending = self._start()
-            self.candidate = self._pending.result(MOST_SECONDS)
+            self.candidate = _result(self._pending)
         except subprocess.TimeoutExpired:
             self.failure = TimeoutError(f"it took longer than {MOST_SECONDS:.0f} s")
         except BaseException as error:  # the training continues without it
@@ -106,6 +109,19 @@ class Ticket:
             self.failure = RuntimeError("the process was forked, and the compilation goes on in the other one")
             self.over = True
         self._done.set()
+
+
+def _result(pending: Pending) -> Any:
+    """Return the result. Raises TimeoutExpired after MOST_SECONDS in which the child was not stopped."""
+    begun, stopped = time.monotonic(), DUTY.stopped
+    left = MOST_SECONDS
+    while True:
+        try:
+            return pending.result(left)
+        except subprocess.TimeoutExpired:
+            left = MOST_SECONDS - (time.monotonic() - begun - (DUTY.stopped - stopped))
+            if left <= 0.0:
+                raise
 
 
 def _nothing() -> Pending:

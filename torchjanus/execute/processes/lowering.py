@@ -31,6 +31,7 @@ __all__ = ["Lowering", "NotLowered", "pack_made", "unpack_made"]
 
 
 LOWERING = 3  # the niceness of a lowering: it takes seconds, and calls are Python's until it is done
+SHARE = 0.3  # of the program's time, where it leaves no core
 
 
 class NotLowered(Exception):
@@ -53,7 +54,7 @@ class Lowering:
             (folder / "program").write_bytes(request)
             return {}
 
-        self._child = Child("torchjanus.execute.processes.lowering", fill)
+        self._child = Child("torchjanus.execute.processes.lowering", fill, SHARE)
 
     def result(self, timeout: float | None = None) -> bytes:
         """Return the lowered graph, packed for unpack_made. Raises Refused (NotBatched) where no graph is right, Fixed

@@ -47,6 +47,12 @@ class CompileOrder:
         missing = [request for request, product in zip(self.requests, found, strict=True) if product is None]
         return Pending(self, found, Compilation(missing) if missing else None)
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether an earlier run has stored all products."""
+        store = store_in_use()
+        return store is not None and all(store.has(request.key()) for request in self.requests)
+
     def verdict(self) -> Verdict | None:
         """Return where it is stored whether the products agree with replay; None without a store."""
         store = store_in_use()

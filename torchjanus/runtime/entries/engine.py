@@ -28,7 +28,7 @@ from torchjanus.execute.cuda_graph.device import Device, device_of
 from torchjanus.execute.cuda_graph.executor import CudaGraph
 from torchjanus.execute.memory import give_back
 from torchjanus.execute.processes.background import Ticket, submit
-from torchjanus.execute.processes.orders import order_of, transfer_order
+from torchjanus.execute.processes.orders import CompileOrder, order_of, transfer_order
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.running.base import Executable, Violated
 from torchjanus.execute.staged import Staged
@@ -55,6 +55,9 @@ _REST = 3
 # not tried further, and one that is clearly faster or slower in each pair needs no race.
 _GAIN = 0.97  # of replay's time
 _PAIRS = 2
+# Calls that a graph makes before it is compiled, unless an earlier run has done that: compiling takes the processor
+# time of thousands of calls, and a graph of the first calls' path may never be needed again.
+_PROVEN = 8
 
 
 Run = Callable[[Sequence[torch.Tensor], Sequence[float | int]], list[torch.Tensor] | Violated]
@@ -131,6 +134,8 @@ class Engine:
             executor = "replay"
         self.current = "replay"
         self._ticket: Ticket | None = None  # of a compilation that is not over, or whose result no call has taken yet
+        self._order: CompileOrder | None = None  # what is compiled once the graph has made _PROVEN calls
+        self._unproven = 0  # calls until then
         if lowered.program.cuts:
             parts = len(lowered.program.cuts) + 1
             self._notes.append(f"runs in {parts} parts, with extern calls in between: only the last one is compiled")
@@ -178,6 +183,8 @@ class Engine:
     def notes(self) -> list[str]:
         """What became of each candidate, for the report."""
         ticket = self._ticket
+        if self._order is not None:
+            return [*self._notes, f"is compiled once it has made {_PROVEN} calls"]
         if ticket is None:
             return [*self._notes]
         return [*self._notes, "inductor has compiled: the next call takes it" if ticket.over else f"inductor {ticket}"]
@@ -190,7 +197,8 @@ class Engine:
     @property
     def is_ready(self) -> bool:
         """Whether no compilation is pending: the next call takes its result, if there is one."""
-        return self._executor == "replay" or (self._asked and (self._ticket is None or self._ticket.over))
+        over = self._order is None and (self._ticket is None or self._ticket.over)
+        return self._executor == "replay" or (self._asked and over)
 
     def compile(self) -> None:
         """Start compiling the graph, once, if the executor asks for it."""
@@ -201,8 +209,10 @@ class Engine:
         make_ready(self._executor)
         try:
             if self._executor == "auto":
-                self._ticket = submit(order_of(self._compiled).start)
-                weakref.finalize(self, self._ticket.cancel)
+                self._order = order_of(self._compiled)
+                self._unproven = _PROVEN
+                if self._order.is_stored:
+                    self._submit()
                 self._exchange(self._meanwhile)
                 if self._device is not None:
                     self._capture(started)
@@ -217,6 +227,14 @@ class Engine:
         else:
             self._take(candidate, time.perf_counter() - started)
 
+    def _submit(self) -> None:
+        """Let another process compile the graph, or load what an earlier run has stored."""
+        with self._adopting:
+            order, self._order = self._order, None
+            if order is not None:
+                self._ticket = submit(order.start)
+                weakref.finalize(self, self._ticket.cancel)
+
     def _capture(self, started: float) -> None:
         """Try the graph as it is, captured."""
         try:
@@ -228,19 +246,25 @@ class Engine:
 
     def wait(self) -> None:
         """Return when no compilation is pending. The next call takes the result."""
+        if self._order is not None:
+            self._submit()
         ticket = self._ticket
         if ticket is not None:
             ticket.wait()
 
     def close(self) -> None:
         """Cancel a pending compilation: the graph is not used any more."""
-        ticket, self._ticket = self._ticket, None
+        ticket, self._ticket, self._order = self._ticket, None, None
         if ticket is not None:
             ticket.cancel()
 
     def _meanwhile(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> Any:
         ticket = self._ticket
-        if ticket is not None and ticket.over:
+        if self._order is not None:
+            self._unproven -= 1
+            if self._unproven <= 0:
+                self._submit()
+        elif ticket is not None and ticket.over:
             with self._adopting:  # calls may come from several threads
                 if self._ticket is ticket:
                     self._ticket = None
@@ -371,7 +395,7 @@ class Engine:
         self._racing = False
         self._best, self.current = chosen, chosen.name
         self.compiled = None if chosen is self.replay else chosen
-        self._exchange(chosen.run if self._ticket is None else self._meanwhile)
+        self._exchange(chosen.run if self._ticket is None and self._order is None else self._meanwhile)
         give_back()  # compiling in the call, loading and trials leave memory behind
 
     def chosen(

@@ -75,8 +75,9 @@ def _nothing() -> None:
 
 class Learning:
     """``name``: the function's name in the log; ``home``: its place in the source; ``watch`` and ``executor``: see
-    speculate(). ``cut`` leaves the statements in which runs differ to Python, and returns whether it can; ``after``:
-    what was learnt before a cut; ``unserved``: see Patience; ``account``: see Budget."""
+    speculate(). ``cut`` leaves the statements in which runs differ to Python, and returns whether it can;
+    ``cut_schedule`` does so with first statements in which a number decides. ``after``: what was learnt before a cut;
+    ``unserved``: see Patience; ``account``: see Budget."""
 
     def __init__(
         self,
@@ -86,6 +87,7 @@ class Learning:
         watch: int,
         executor: str | None,
         cut: Callable[[Sequence[Trace]], bool],
+        cut_schedule: Callable[[Trace], bool] | None = None,
         after: Learning | None = None,
         passes: PassLog | None = None,
         unserved: Callable[[], None] = _nothing,
@@ -94,7 +96,7 @@ class Learning:
         self.watch = watch
         self.saved: SavedGraphs = SavedGraphs() if after is None else after.saved
         self.marks: Marks = Marks() if after is None else after.marks
-        self._cut = cut
+        self._cut, self._cut_schedule = cut, cut_schedule
         self.passes = passes  # what passes gave, if anybody wants to see that
         self._patient = UNLIKE if after is None else watch + 1
         self.event_log: EventLog = EventLog(name, home, None if after is None else after.event_log)
@@ -156,6 +158,8 @@ class Learning:
             most = max(self.watch, 3)
             if self.counts.refused < most or self.routes.entries or not self._cut([trace]):
                 self.policy.refused(str(self.event_log.placed(trace.refusals[0])), most)
+            return
+        if self.counts.watched == 1 and self._cut_schedule is not None and self._cut_schedule(trace):
             return
         group = self.paths.group_of(trace, (len(args), tuple(kwargs)))
         self.event_log.remarks.take(trace.remarks, self.paths.concerns)

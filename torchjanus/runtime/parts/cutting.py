@@ -16,12 +16,15 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.access_path import Step
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Unsupported
 from torchjanus.rewrite import Span, cut, spans_of
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
 from torchjanus.semantics.protocols.virtualize import underlying
-from torchjanus.trace.actions import Op
+from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import NumberPredicate, TensorPredicate
+from torchjanus.trace.values import Read, leaves
 
 __all__ = ["Cut"]
 
@@ -54,14 +57,11 @@ class Cut:
     def between(fn: Callable[..., Any], traces: Sequence[Trace], known: Cut | None) -> Cut | None:
         """Return a cut after the statement in which the last runs differ or the last one is refused, or else before it;
         None if there is none. ``traces``: of the function, or of the part of it that the cut ``known`` has left."""
-        try:
-            target, leading = underlying(fn)
-        except Unsupported:
+        cuttable = _cuttable(fn)
+        if cuttable is None:
             return None
-        file = target.__code__.co_filename
-        if len(leading) > 1 or is_trusted_module(target.__module__) or is_installed(file):
-            return None
-        spans = spans_of(target)
+        target, leading = cuttable
+        file, spans = target.__code__.co_filename, spans_of(target)
         met = [found for pair in pairwise(traces) if (found := _parting(*pair, file, spans)) is not None]
         met += [found for refusal in traces[-1].refusals if (found := _refused(refusal, file, spans)) is not None]
         if not met or (known is not None and known.times >= MOST):
@@ -88,13 +88,73 @@ class Cut:
         within = [begin <= number < end for one in traces for number in _computing(one, file, spans)]
         if within and not any(within):
             return None  # graphs without operations are of no use, and no more would be learnt of the operations
-        parts = _parts(target, begin, end, len(spans), len(leading))
-        if parts is None:
+        return _made(target, leading, begin, end, len(spans), times, f"{whose}: {why}", place)
+
+    @staticmethod
+    def of_schedule(fn: Callable[..., Any], trace: Trace) -> Cut | None:
+        """Return a cut after the first statements, if they only compute with numbers, and decide by one that is likely
+        to be another in later calls: a variable of the program, as in a schedule of learning rates. None if not.
+
+        Each arm of such a decision would need a graph of its own, while for Python these statements are cheap."""
+        found = _cuttable(fn)
+        if found is None:
             return None
-        before, part, after = (_bound(one, leading) for one in parts)
-        assert part is not None
-        taken = parts[1].__code__.co_argcount - len(leading)
-        return Cut(before, part, after, taken, begin, end, times, f"{whose}: {why}", place)
+        target, leading = found
+        file, spans = target.__code__.co_filename, spans_of(target)
+        deciding: tuple[int, NumberPredicate] | None = None
+        for number, event in _placed(trace, file, spans):
+            if isinstance(event, Op | Extern | TensorPredicate):
+                if deciding is None or not 0 <= deciding[0] < number:
+                    return None
+                begin, decision = deciding[0] + 1, deciding[1]
+                up_to = spans[begin - 1][1][0]
+                whose = f"what comes up to line {up_to} is Python's in each call, the rest is speculated on"
+                why = f"({decision.expr}) decides, and may be another in later calls"
+                return _made(target, leading, begin, len(spans), len(spans), 1, f"{whose}: {why}", decision.place)
+            if isinstance(event, NumberPredicate) and any(map(_is_variable, leaves(event.expr))):
+                deciding = number, event
+        return None
+
+
+def _cuttable(fn: Callable[..., Any]) -> tuple[types.FunctionType, Sequence[Any]] | None:
+    """Return the Python function to cut, and the instance it is bound to, if any; None if it cannot be cut."""
+    try:
+        target, leading = underlying(fn)
+    except Unsupported:
+        return None
+    other = len(leading) > 1 or is_trusted_module(target.__module__) or is_installed(target.__code__.co_filename)
+    return None if other else (target, leading)
+
+
+def _made(
+    target: types.FunctionType,
+    leading: Sequence[Any],
+    begin: int,
+    end: int,
+    count: int,
+    times: int,
+    description: str,
+    place: Place,
+) -> Cut | None:
+    """Return the cut that leaves the statements from ``begin`` up to ``end``, of ``count``; None where there is
+    none."""
+    parts = _parts(target, begin, end, count, len(leading))
+    if parts is None:
+        return None
+    before, part, after = (_bound(one, leading) for one in parts)
+    assert part is not None
+    taken = parts[1].__code__.co_argcount - len(leading)
+    return Cut(before, part, after, taken, begin, end, times, description, place)
+
+
+def _is_variable(leaf: Any) -> bool:
+    """Whether a number is a variable of the program: an argument, or a variable of a module or function around it."""
+    if not isinstance(leaf, Read):
+        return False
+    path = leaf.access_path
+    if path.step is Step.ITEM:
+        return path.base is not None and path.base.step is Step.CONST
+    return path.step in (Step.ARG, Step.KWARG, Step.CELL)
 
 
 def _bound(fn: types.FunctionType | None, leading: Sequence[Any]) -> Callable[..., Any] | None:
