@@ -445,7 +445,7 @@ def test_while_the_first_graph_is_made_elsewhere_calls_are_only_python_s(monkeyp
     x = torch.tensor([0.5, 2.0])
     fast(x, "a")
     learnt = fast._learning
-    ticket = Ticket(lambda: None, "is being made")  # type: ignore[arg-type, return-value]
+    ticket = Ticket(lambda: None, "is being made", 1.0)  # type: ignore[arg-type, return-value]
     learnt.pending_graphs.remote._tickets["it"] = ticket
     learnt.pending_graphs._making = lambda: None
     monkeypatch.setattr(fast._calls, "slow", None)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from torchjanus.execute.compiled import server
-from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.execute.compiled.server import Forked, fork
 
 try:
@@ -44,11 +43,9 @@ class Child:
     ``fill`` writes the child's inputs into the folder, and returns changes to its environment.
     """
 
-    def __init__(
-        self, module: str, fill: Callable[[Path], Mapping[str, str]], share: float, *, forked: bool = True
-    ) -> None:
-        """``share``: see DutyCycle.add. ``forked``: whether the server may fork it. CUDA cannot be used in a fork of a
-        process that has looked for it."""
+    def __init__(self, module: str, fill: Callable[[Path], Mapping[str, str]], *, forked: bool = True) -> None:
+        """``forked``: whether the server may fork it. CUDA cannot be used in a fork of a process that has looked for
+        it."""
         folder = tempfile.mkdtemp(prefix="torchjanus-")
         self._end: weakref.finalize[..., Any] = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.folder = Path(folder)
@@ -59,8 +56,6 @@ class Child:
         self._process: subprocess.Popen[bytes] | Forked = (
             fork(module, folder, environment) if forked else None
         ) or self._start(module, environment)
-        if isinstance(self._process, Forked) and server.STOPS:
-            DUTY.add(self._process, share)
         self._end.detach()
         # At the latest when the object is collected, or at the end of the program.
         self._end = weakref.finalize(self, _end, self._process, folder, os.getpid())
@@ -77,6 +72,12 @@ class Child:
                 stdout=log, stderr=log, process_group=0,
                 env={**os.environ, "PYTHONPATH": paths, "TMPDIR": str(self.folder), **environment},
             )  # fmt: skip
+
+    @property
+    def stoppable(self) -> Forked | None:
+        """Its process, if it can be stopped for a while: one that the server has not forked might outlive its parent
+        then."""
+        return self._process if isinstance(self._process, Forked) and server.STOPS else None
 
     def ready(self) -> bool:
         """Whether it has ended."""

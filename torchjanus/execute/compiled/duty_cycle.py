@@ -12,6 +12,7 @@ a core to spare children work all the time. This module does not know what they 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -108,14 +109,12 @@ class DutyCycle:
                 if now - self._resumed >= AGAIN:
                     self._pause()
                 return 0.0
-            elapsed = now - self._since[0]
-            if elapsed < OBSERVED:
-                return 0.0
-            if self._available() - (self._processor() - self._since[1]) / elapsed >= SPARE:
+            if self._is_core_left(now):
                 self._resume()
                 return 0.0
             # Lowering comes before compiling, as in the order of their priorities.
-            given = min(max(share for _, share in self._children) * elapsed, max(LONGEST, seconds))
+            share = max(share for _, share in self._children)
+            given = min(share * (now - self._since[0]), max(LONGEST, seconds))
             if given < SLICE:
                 return 0.0
             self._resume()
@@ -124,6 +123,18 @@ class DutyCycle:
             return self._wall() - now
         finally:
             self._lock.release()
+
+    def look(self) -> None:
+        """Let children go on if the program leaves a core: it may make no calls for long."""
+        with self._lock:
+            if self._paused and self._is_core_left(self._wall()):
+                self._resume()
+
+    def _is_core_left(self, now: float) -> bool:
+        """Whether the program leaves a core, as far as that is known."""
+        elapsed = now - self._since[0]
+        used = (self._processor() - self._since[1]) / elapsed if elapsed >= OBSERVED else math.inf
+        return self._available() - used >= SPARE
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:

@@ -70,7 +70,6 @@ class Request:
 
 # Libraries by which Inductor has tested the processor: children need not repeat the tests.
 _PROBES: dict[str, bytes] = {}
-SHARE = 0.06  # of the program's time, where it leaves no core: compiling a graph of 1,500 operations takes a minute
 
 
 class Compilation:
@@ -90,37 +89,37 @@ class Compilation:
             }
 
         elsewhere = any(on_device(request.examples) for request in requests)
-        self._child = Child("torchjanus.execute.compiled.worker", fill, SHARE, forked=not elsewhere)
+        self.child = Child("torchjanus.execute.compiled.worker", fill, forked=not elsewhere)
 
     def ready(self) -> bool:
         """Whether ``result`` would return at once."""
-        return self._child.ready()
+        return self.child.ready()
 
     def result(self, timeout: float | None = None) -> list[Product]:
         """Return what has been compiled. Raises Refused if the compiler failed, TimeoutExpired after ``timeout``
         seconds."""
-        failure = self._child.wait(timeout)
+        failure = self.child.wait(timeout)
         try:
             if failure:
                 what = f"Inductor cannot compile the step ({failure})"
                 raise refused("inductor-compile", what, "The fault is Inductor's.", "Replay is used.")
             return [self._load(number) for number in range(self._count)]
         finally:
-            self._child.cancel()
+            self.child.cancel()
 
     def _load(self, number: int) -> Product:
-        folder = self._child.folder
+        folder = self.child.folder
         conditions, files, probes, proven = pickle.loads((folder / f"beside-{number}").read_bytes())
         _PROBES.update(probes)
         return Product((folder / f"artifact-{number}").read_bytes(), conditions, files, probes, proven)
 
     def kill(self) -> None:
         """Kill the child; ``result`` raises then."""
-        self._child.kill()
+        self.child.kill()
 
     def cancel(self) -> None:
         """Kill the child, and remove its files."""
-        self._child.cancel()
+        self.child.cancel()
 
 
 def compile_request(request: Request) -> tuple[CompiledArtifact, tuple[Condition, ...]]:

@@ -18,16 +18,26 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from torchjanus.execute.compiled.child import Child
 from torchjanus.execute.compiled.duty_cycle import DUTY
 
 __all__ = ["MOST_SECONDS", "Pending", "Ticket", "busy", "submit"]
 
 MOST_SECONDS = 900.0  # for one compilation; a loop of 500 iterations, unrolled, was seen to take 260
+# What the processes get of the program's time where it leaves no core (see DutyCycle). A graph of 1,500 operations is
+# lowered in five seconds, and compiled in a minute.
+LOWERING_SHARE, COMPILING_SHARE = 0.3, 0.06
+_LOOK = 0.1  # seconds between two looks whether the program leaves a core
 _JOINED = 10.0  # seconds that the end of the program waits for an artifact that is being loaded
 
 
 class Pending(Protocol):
     """A compilation in another process."""
+
+    @property
+    def child(self) -> Child | None:
+        """That process; None if there is nothing left to compute."""
+        ...
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait for it and load it. Raises TimeoutExpired, or the reason for which there is no result."""
@@ -46,9 +56,10 @@ class Ticket:
     """One compilation: in the queue, in progress, or over. When it is over there is a ``candidate``, or a
     ``failure``."""
 
-    def __init__(self, start: Callable[[], Pending], doing: str) -> None:
+    def __init__(self, start: Callable[[], Pending], doing: str, share: float) -> None:
         self._start = start
         self._doing = doing
+        self._share = share
         self._pending: Pending | None = None
         self._lock = threading.Lock()
         self._done = threading.Event()
@@ -86,6 +97,8 @@ class Ticket:
                     return
                 self._in_progress = True
                 self._pending = self._start()
+            if (child := self._pending.child) is not None and child.stoppable is not None:
+                DUTY.add(child.stoppable, self._share)
             self.candidate = _result(self._pending)
         except subprocess.TimeoutExpired:
             self.failure = TimeoutError(f"it took longer than {MOST_SECONDS:.0f} s")
@@ -114,14 +127,13 @@ class Ticket:
 def _result(pending: Pending) -> Any:
     """Return the result. Raises TimeoutExpired after MOST_SECONDS in which the child was not stopped."""
     begun, stopped = time.monotonic(), DUTY.stopped
-    left = MOST_SECONDS
     while True:
         try:
-            return pending.result(left)
+            return pending.result(_LOOK)
         except subprocess.TimeoutExpired:
-            left = MOST_SECONDS - (time.monotonic() - begun - (DUTY.stopped - stopped))
-            if left <= 0.0:
+            if time.monotonic() - begun - (DUTY.stopped - stopped) > MOST_SECONDS:
                 raise
+        DUTY.look()
 
 
 def _nothing() -> Pending:
@@ -189,7 +201,7 @@ for _one in (_queue, _short):
 def submit(start: Callable[[], Pending], *, short: bool = False) -> Ticket:
     """Queue a compilation, whose ``start`` is called in another thread. ``short``: it is a lowering, which takes
     seconds and has its own queue."""
-    ticket = Ticket(start, "is being made" if short else "is compiling")
+    ticket = Ticket(start, "is being made", LOWERING_SHARE) if short else Ticket(start, "is compiling", COMPILING_SHARE)
     (_short if short else _queue).submit(ticket)
     return ticket
 

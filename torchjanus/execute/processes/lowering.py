@@ -31,7 +31,6 @@ __all__ = ["Lowering", "NotLowered", "pack_made", "unpack_made"]
 
 
 LOWERING = 3  # the niceness of a lowering: it takes seconds, and calls are Python's until it is done
-SHARE = 0.3  # of the program's time, where it leaves no core
 
 
 class NotLowered(Exception):
@@ -54,18 +53,18 @@ class Lowering:
             (folder / "program").write_bytes(request)
             return {}
 
-        self._child = Child("torchjanus.execute.processes.lowering", fill, SHARE)
+        self.child = Child("torchjanus.execute.processes.lowering", fill)
 
     def result(self, timeout: float | None = None) -> bytes:
         """Return the lowered graph, packed for unpack_made. Raises Refused (NotBatched) where no graph is right, Fixed
         where none is for varying sizes, NotLowered if the child fails, TimeoutExpired after ``timeout`` seconds."""
-        failure = self._child.wait(timeout)
+        failure = self.child.wait(timeout)
         try:
             if failure:
                 raise NotLowered(failure)
-            made = (self._child.folder / "graph").read_bytes()
+            made = (self.child.folder / "graph").read_bytes()
         finally:
-            self._child.cancel()
+            self.child.cancel()
         found = pickle.loads(made)
         if isinstance(found, Refusal):
             raise Refused(found)
@@ -77,11 +76,11 @@ class Lowering:
 
     def kill(self) -> None:
         """Kill the child; ``result`` raises then."""
-        self._child.kill()
+        self.child.kill()
 
     def cancel(self) -> None:
         """Kill the child, and remove its files."""
-        self._child.cancel()
+        self.child.cancel()
 
 
 def pack_made(lowered: Lowered, program: Program, keys: int, *, ordered: bool = False) -> bytes | None:

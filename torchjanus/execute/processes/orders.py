@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from torchjanus.execute.compiled.child import Child
 from torchjanus.execute.compiled.compiling import Compiled, examples_of, patches_for, prepared_of
 from torchjanus.execute.compiled.inductor import Inductor
 from torchjanus.execute.compiled.invoke import Part, PartToCompile, assembled, calls_to_compile, parts_to_compile
@@ -141,6 +142,11 @@ class Pending:
     order: CompileOrder
     found: list[Product | None]
     compilation: Compilation | None
+
+    @property
+    def child(self) -> Child | None:
+        """The compiler's process, if one is needed."""
+        return None if self.compilation is None else self.compilation.child
 
     def ready(self) -> bool:
         """Whether ``result`` would not wait for the compiler (it still has to load the artifacts)."""

@@ -94,6 +94,7 @@ class Learning:
         account: Budget | None = None,
     ) -> None:
         self.watch = watch
+        self._before: int = 0 if after is None else after.watched  # calls watched before a cut
         self.saved: SavedGraphs = SavedGraphs() if after is None else after.saved
         self.marks: Marks = Marks() if after is None else after.marks
         self._cut, self._cut_schedule = cut, cut_schedule
@@ -124,6 +125,11 @@ class Learning:
         self._specialized = 0  # see SPECIALIZED
         self._doubled: Refusal | None = None  # why no graph has results with their backward pass to come
         self._renewed = False  # whether the last run has only shown new variants of recursive calls
+
+    @property
+    def watched(self) -> int:
+        """How many calls were watched, those before a cut included."""
+        return self._before + self.counts.watched
 
     def begin_again(self) -> None:
         """Learn again after giving up."""
@@ -181,7 +187,7 @@ class Learning:
         if self._specialized >= SPECIALIZED and not self.routes.entries:
             self.policy.give_up(f"no two runs are alike; {self.paths.difference()[0]}", True)
             return
-        few = self.counts.watched < self.watch or len(group.traces) < min(2, self.watch)
+        few = self.watched < self.watch or len(group.traces) < min(2, self.watch)
         if group.refusal is not None or (few and not self._is_expected(group)):
             return
         if renewed and any(entry.group is group for entry in self.routes.entries):

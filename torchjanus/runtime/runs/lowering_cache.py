@@ -162,6 +162,7 @@ class _PendingGraph:
     def __init__(self, request: bytes, program: Program) -> None:
         self._program = program
         self._lowering = Lowering(request)
+        self.child = self._lowering.child
 
     def result(self, timeout: float | None = None) -> _RemoteGraph:
         """Return the graph. Raises what Lowering.result does."""
