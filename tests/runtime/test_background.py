@@ -22,6 +22,7 @@ from torchjanus.execute.compiled import child as child_process
 from torchjanus.execute.compiled import server, worker
 from torchjanus.execute.compiled.worker import Request
 from torchjanus.execute.processes import background
+from torchjanus.runtime.entries import engine as engine_module
 from torchjanus.runtime.entries.engine import Engine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +74,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     while list(tmp_path.glob("torchjanus-*")) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert list(tmp_path.glob("torchjanus-*")) == []
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs are compiled as soon as they are made."""
+    monkeypatch.setattr(engine_module, "PROVEN", 0)
 
 
 @pytest.fixture
@@ -143,6 +150,20 @@ def test_calls_go_on_while_a_child_works_and_the_report_says_so(child: Callable[
     assert losses == eager(8)
     made.engine.close()
     assert made.engine.notes == []
+
+
+def test_a_graph_is_compiled_once_it_has_made_calls(
+    child: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "PROVEN", 4)
+    child(SLEEPING)
+    made = Step()
+    made.calls(3 + 3)
+    assert made.engine.notes == ["is compiled once it has made 4 calls"] and not made.engine.is_ready
+    assert not background.busy()
+    made.calls(1)
+    assert under_way(made.engine)
+    made.engine.close()
 
 
 def test_others_wait_for_their_iteration(child: Callable[[str], None], folder: Path) -> None:
@@ -263,7 +284,7 @@ import os, signal, sys, threading, time, torch, torchjanus
 def step(x):
     return (x * 2).sin().sum()
 
-for _ in range(6):
+for _ in range(16):
     step(torch.ones(3))
 until = time.monotonic() + 600
 while "is compiling" not in str(torchjanus.explain(step, detail=True)) and time.monotonic() < until:

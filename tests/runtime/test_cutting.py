@@ -378,3 +378,70 @@ def test_all_operations_are_not_left_to_python() -> None:
         xs = torch.randn(rows, 3)
         assert torch.equal(fast(xs, length), step(xs, length))
     assert not [event.text for event in fast.events if event.kind == "cut"]
+
+
+class Scheduled:
+    """A learning rate that is warmed up, falls, and stays; Python decides by the number of the step."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.net = torch.nn.Linear(4, 2)
+        self.opt = torch.optim.AdamW(self.net.parameters(), lr=0.1)
+        self.seen: list[float] = []
+
+    def rate(self, it: int) -> float:
+        if it < 8:
+            return 0.1 * (it + 1) / 8
+        if it > 30:
+            return 0.01
+        return 0.1 - 0.09 * (it - 8) / 22
+
+    def step(self, it: int, x: torch.Tensor) -> float:
+        rate = self.rate(it)
+        for group in self.opt.param_groups:
+            group["lr"] = rate
+        if it % 10 == 0:
+            self.seen.append(rate)
+        self.opt.zero_grad()
+        loss = self.net(x).pow(2).mean()
+        loss.backward()
+        self.opt.step()
+        return loss.item()
+
+
+def test_a_schedule_in_the_first_statements_is_pythons_from_the_second_call_on() -> None:
+    ours, eager = Scheduled(), Scheduled()
+    fast = torchjanus.speculate(ours.step, executor="replay")
+    for it, x in enumerate(batches(40)):
+        assert fast(it, x) == eager.step(it, x)
+    assert ours.seen == eager.seen
+    for one, other in zip(ours.net.parameters(), eager.net.parameters(), strict=True):
+        assert torch.equal(one, other)
+    counts = fast.statistics()
+    assert (counts.watched, counts.compiles) == (3, 1)
+    assert counts.speculated == 40 - 3
+    (cut,) = [event for event in fast.events if event.kind == "cut"]
+    assert cut.call == 1 and "may be another in later calls" in cut.text
+    assert cut.place.file == __file__
+
+
+def test_first_statements_that_only_ask_what_is_configured_stay_in_the_graph() -> None:
+    class Configured(Scheduled):
+        clip = 0.5
+
+        def step(self, it: int, x: torch.Tensor) -> float:
+            norm = 2.0 if self.clip > 0.0 else 1.0
+            loss = self.net(x).pow(2).mean() * norm
+            if it % 10 == 0:
+                self.seen.append(norm)
+            self.opt.zero_grad()
+            loss.backward()
+            self.opt.step()
+            return loss.item()
+
+    ours, eager = Configured(), Configured()
+    fast = torchjanus.speculate(ours.step, executor="replay")
+    for it, x in enumerate(batches(40)):
+        assert fast(it + 1, x) == eager.step(it + 1, x)
+    assert ours.seen == eager.seen
+    assert not [event for event in fast.events if event.kind == "cut"]

@@ -86,6 +86,8 @@ class Other:
         other = self
 
         class Made:
+            child = None
+
             def result(self, timeout: float | None = None) -> bytes | None:
                 assert other.go.wait(600)
                 if other.failure is not None:

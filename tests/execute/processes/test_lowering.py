@@ -103,7 +103,7 @@ def test_that_calls_cannot_be_run_many_at_a_time_comes_back_as_such(tmp_path: Pa
     refusal = Refusal("recursion-body", "a cell is odd")
     (tmp_path / "graph").write_bytes(pickle.dumps(("unrolled", refusal)))
     pending = object.__new__(Lowering)
-    pending._child = Over()  # type: ignore[assignment]
+    pending.child = Over()  # type: ignore[assignment]
     with pytest.raises(NotBatched) as there:
         pending.result()
     assert there.value.refusal == refusal

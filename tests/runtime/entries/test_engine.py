@@ -74,6 +74,8 @@ class Order:
     """A compilation that is over when it begins."""
 
     candidate: Fake
+    child: None = None
+    is_stored: bool = True
 
     def start(self) -> Order:
         return self

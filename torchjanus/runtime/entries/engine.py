@@ -57,7 +57,7 @@ _GAIN = 0.97  # of replay's time
 _PAIRS = 2
 # Calls that a graph makes before it is compiled, unless an earlier run has done that: compiling takes the processor
 # time of thousands of calls, and a graph of the first calls' path may never be needed again.
-_PROVEN = 8
+PROVEN = 8
 
 
 Run = Callable[[Sequence[torch.Tensor], Sequence[float | int]], list[torch.Tensor] | Violated]
@@ -134,7 +134,7 @@ class Engine:
             executor = "replay"
         self.current = "replay"
         self._ticket: Ticket | None = None  # of a compilation that is not over, or whose result no call has taken yet
-        self._order: CompileOrder | None = None  # what is compiled once the graph has made _PROVEN calls
+        self._order: CompileOrder | None = None  # what is compiled once the graph has made PROVEN calls
         self._unproven = 0  # calls until then
         if lowered.program.cuts:
             parts = len(lowered.program.cuts) + 1
@@ -184,7 +184,7 @@ class Engine:
         """What became of each candidate, for the report."""
         ticket = self._ticket
         if self._order is not None:
-            return [*self._notes, f"is compiled once it has made {_PROVEN} calls"]
+            return [*self._notes, f"is compiled once it has made {PROVEN} calls"]
         if ticket is None:
             return [*self._notes]
         return [*self._notes, "inductor has compiled: the next call takes it" if ticket.over else f"inductor {ticket}"]
@@ -210,8 +210,8 @@ class Engine:
         try:
             if self._executor == "auto":
                 self._order = order_of(self._compiled)
-                self._unproven = _PROVEN
-                if self._order.is_stored:
+                self._unproven = 0 if self._order.is_stored else PROVEN
+                if not self._unproven:
                     self._submit()
                 self._exchange(self._meanwhile)
                 if self._device is not None:
