@@ -101,7 +101,7 @@ def child(name: str, limit: float) -> dict[str, Any]:
     chosen = None
     while not ends or ends[-1] < limit:
         call()
-        if step.given_up or (engines() and not any(engine.trying or engine._ticket for engine in engines())):
+        if step.given_up or (engines() and not any(engine.trying or not engine.is_ready for engine in engines())):
             chosen = ends[-1]
             break
     calls = len(ends)

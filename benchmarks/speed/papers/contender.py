@@ -107,20 +107,20 @@ class Contender:
             return True  # no graph can make the calls, and no more are watched until that costs nothing
         pace = self.janus._execution_policy
         chosen = self.janus.executor != "auto" or (pace._measured is not None and not pace.measuring)
-        return chosen and not any(e.trying or e._ticket for e in engines)
+        return chosen and not any(e.trying or not e.is_ready for e in engines)
 
     def settle(self, limit: float) -> dict[str, Any]:
         """Wait for the compiler; the calls that decide what runs a graph are made by ``run``."""
         began = time.perf_counter()
         if self.janus is not None:
-            while self.janus.being_made and not self.janus._learning.pending_graphs.elsewhere.over:
+            while self.janus.being_made and not self.janus._learning.pending_graphs.remote.over:
                 if time.perf_counter() - began > limit:
                     break
                 time.sleep(0.05)
             for route in self.janus._learning.routes:
                 for engine in route.engines:
-                    ticket = engine._ticket
-                    while ticket is not None and not ticket.over and time.perf_counter() - began < limit:
+                    while not engine.is_ready and time.perf_counter() - began < limit:
+                        engine.ask()
                         time.sleep(0.05)
         return {"seconds": time.perf_counter() - began, "settled": self.settled()}
 

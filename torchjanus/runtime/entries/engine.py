@@ -212,7 +212,7 @@ class Engine:
                 self._order = order_of(self._compiled)
                 self._unproven = 0 if self._order.is_stored else PROVEN
                 if not self._unproven:
-                    self._submit()
+                    self.ask()
                 self._exchange(self._meanwhile)
                 if self._device is not None:
                     self._capture(started)
@@ -227,8 +227,8 @@ class Engine:
         else:
             self._take(candidate, time.perf_counter() - started)
 
-    def _submit(self) -> None:
-        """Let another process compile the graph, or load what an earlier run has stored."""
+    def ask(self) -> None:
+        """Let another process compile the graph, or load what an earlier run has stored, without waiting for calls."""
         with self._adopting:
             order, self._order = self._order, None
             if order is not None:
@@ -247,7 +247,7 @@ class Engine:
     def wait(self) -> None:
         """Return when no compilation is pending. The next call takes the result."""
         if self._order is not None:
-            self._submit()
+            self.ask()
         ticket = self._ticket
         if ticket is not None:
             ticket.wait()
@@ -263,7 +263,7 @@ class Engine:
         if self._order is not None:
             self._unproven -= 1
             if self._unproven <= 0:
-                self._submit()
+                self.ask()
         elif ticket is not None and ticket.over:
             with self._adopting:  # calls may come from several threads
                 if self._ticket is ticket:
