@@ -43,13 +43,37 @@ def test_divergence_at_every_event(name: str) -> None:
     for k in range(count):
         served = next(iter(twins.steps[1]._coexecution._last.values()))
         matcher = served.matchers[k]
+        composites, served.composites = served.composites, {}
         served.matchers[k] = lambda *_: MISS
         twins.call(last)
         served.matchers[k] = matcher
+        served.composites = composites
         twins.call(last)
     report = twins.steps[1].coexecution
     assert report.transitions == before.transitions + count
     assert report.served == before.served + count
+    assert [event.text for event in twins.steps[1].events if event.kind == "fault"] == []
+
+
+def test_divergence_within_composite_events_and_after_them() -> None:
+    twins = Twins(PROGRAMS["adam"], coexecuted)
+    learnt(twins)
+    last = len(twins.made[0].calls) - 1
+    for _ in range(3):
+        twins.call(last)
+    served = next(iter(twins.steps[1]._coexecution._last.values()))
+    walked = [k for one in served.composites.values() for k in one.following or (one.section.begin,)]
+    ends = [one.section.end for one in served.composites.values()]
+    assert len(walked) > 10
+    before = twins.steps[1].coexecution.transitions
+    for k in (*walked, *ends, len(served.matchers) - 1):
+        served = next(iter(twins.steps[1]._coexecution._last.values()))
+        matcher = served.matchers[k]
+        served.matchers[k] = lambda *_: MISS
+        twins.call(last)
+        served.matchers[k] = matcher
+        twins.call(last)
+    assert twins.steps[1].coexecution.transitions > before + 10
     assert [event.text for event in twins.steps[1].events if event.kind == "fault"] == []
 
 

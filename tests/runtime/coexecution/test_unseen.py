@@ -14,6 +14,7 @@ import torch
 
 import torchjanus
 from tests.runtime.coexecution.programs import Made, Twins
+from torchjanus.runtime.coexecution.unseen import is_exposed
 
 CALLS = 14
 AT = (6, 9, 10)  # the calls that do something else
@@ -243,3 +244,8 @@ def test_two_threads_that_touch_placeholders_at_once(times: int) -> None:
     assert wrong == []
     assert sys.getprofile() is None
     assert speculated.coexecution.transitions - before >= times / 2
+
+
+def test_torch_s_own_modules_without_a_file_are_not_watched() -> None:
+    assert not getattr(torch._VF, "__file__", "")
+    assert not is_exposed(["torch._VF", "torch.nn.functional"])

@@ -176,6 +176,7 @@ class Trace:
     escapes: tuple[int, ...] = ()
     bound: tuple[int, ...] = ()
     modules: frozenset[str | None] = frozenset()  # whose code ran
+    sections: tuple[Any, ...] = ()  # its composite calls, see ``composites.Section``
 
     @property
     def token(self) -> tuple[Any, ...]:

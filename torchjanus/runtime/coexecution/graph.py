@@ -24,6 +24,7 @@ from torchjanus.graph.lowering.lower import lower
 from torchjanus.graph.lowering.risks import Limits, cannot_fail_within
 from torchjanus.host.node_hooks import has_node_hooks
 from torchjanus.host.source import Source
+from torchjanus.runtime.coexecution.composite_plans import composites_of
 from torchjanus.runtime.coexecution.events import Kind, Meta, Provenance
 from torchjanus.runtime.coexecution.matching import Matcher, matchers
 from torchjanus.runtime.coexecution.path import Path, Plan
@@ -87,9 +88,10 @@ class Served:
         self.known = self._known()
         self.draws = any(event.draws for event in self.events)
         self.bound = frozenset(path.bound)
+        self.composites = composites_of(path, self.plan)
         self.exposed = is_exposed(path.modules)  # whether served calls have to be watched
         self.escaping = frozenset(self.plan.escapes.values())
-        self.computed = [n for n in range(self.count) if n not in self.externals]
+        self.passing = [n for n in range(self.count) if n not in self.externals and n not in self.escaping]
         self.gradients = {
             one.owner: one.number for one in self.externals.values() if one.provenance is Provenance.GRADIENT
         }
@@ -152,7 +154,7 @@ class Served:
             source.line(f"{names[index]}.requires_grad_({flag})")
         for n, text in held.items():
             made = f"{text}.detach()" if text.startswith("inputs[") else text
-            source.line(f"{source.constant(fill)}(V[{n}], {made})")
+            source.line(f"if V[{n}] is not None: {source.constant(fill)}(V[{n}], {made})")
         source.flush()
         text = "\n".join(["def commit(values, inputs, V):", *source.lines, "    return None"]) + "\n"
         exec(compile(text, "<torchjanus co-execution commit>", "exec"), source.names)

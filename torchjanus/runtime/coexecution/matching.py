@@ -19,7 +19,7 @@ from torchjanus.runtime.coexecution.events import Event, External, Kind, Provena
 from torchjanus.runtime.coexecution.kinds import called
 from torchjanus.runtime.coexecution.placeholders import placeholder
 
-__all__ = ["MISS", "Matcher", "matchers"]
+__all__ = ["MISS", "Matcher", "matchers", "undisturbed"]
 
 # States of torch under which no path is co-executed, as a matcher asks for them.
 _STATES: dict[str, Any] = {
@@ -31,6 +31,9 @@ _STATES: dict[str, Any] = {
     "hooks": torch._C._autograd._top_saved_tensors_default_hooks,
 }
 _UNDISTURBED = "not (dispatching() or casting() or inferring() or transform() is not None or hooks(True) is not None)"
+
+# Whether torch is in none of them.
+undisturbed: Callable[[], bool] = eval(f"lambda: {_UNDISTURBED}", dict(_STATES))
 
 MISS: Any = object()
 Matcher = Callable[..., Any]
@@ -67,6 +70,9 @@ class _Writer:
     def matcher(self) -> Matcher:
         event = self.event
         conditions = [*self._call()]
+        # A composite event makes only what the path asks for later on.
+        made_before = dict.fromkeys(ref.index for ref in event.outs if ref.index not in event.made)
+        conditions += (f"V[{n}] is not None" for n in made_before if n not in self.externals)
         lines = ["def matches(run, func, args, kwargs):", "    V = run.values"]
         tests = [*conditions, *self.late]
         chunks = (tests[start : start + 16] for start in range(0, len(tests), 16))

@@ -54,6 +54,7 @@ class Observer:
         self._refuse = refuse
         self.within = False  # while one of torch's calls runs
         self.modules: set[str | None] = set()  # of code that has run
+        self.foreign = 0  # calls of functions that are neither torch's nor the standard library's
         self._watching = False
 
     def start(self) -> None:
@@ -77,7 +78,9 @@ class Observer:
                     self._say("coexecution-generator", f"calls {arg.__name__}() of a generator", _GENERATOR, frame)
         elif event == "call":
             code = frame.f_code
-            self.modules.add(frame.f_globals.get("__name__"))
+            module = frame.f_globals.get("__name__")
+            self.modules.add(module)
+            self.foreign += not (is_seen_through(code.co_filename) or str(module).startswith("torchjanus."))
             found = _CODE.get(code) or _of_file(code.co_filename)
             if code.co_name == "compile_wrapper" and code.co_filename.startswith(_TORCH):  # torch.compile()
                 found = ("coexecution-modes", "calls a compiled function", "its calls of torch are not seen.")

@@ -14,6 +14,7 @@ import torch
 from torchjanus.core.errors import refused
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Cut, Input, Node, Program, Ref, Slot, SlotKind
+from torchjanus.runtime.coexecution.composites import Section
 from torchjanus.runtime.coexecution.events import Event, External, Kind, Provenance, Trace, exact
 from torchjanus.runtime.coexecution.kinds import DIFFERENTIATING, GIVING, called
 
@@ -65,6 +66,7 @@ class Path:
         self.fixed: dict[int, torch.Tensor] = {}
         self.bound: set[int] = set()  # tensors that share memory with arrays, and whose memory lives on
         self.modules: set[str | None] = set()
+        self.sections: tuple[Section, ...] = ()  # of the latest trace
         self.seen: list[
             list[list[float | int]]
         ] = []  # for each event and each of its numbers, the values in the traces
@@ -84,6 +86,7 @@ class Path:
         self.escapes.update(dict.fromkeys(trace.escapes))
         self.bound.update(trace.bound)
         self.modules |= trace.modules
+        self.sections = trace.sections
         rows = [event.numbers for event in trace.events]
         if not self.traces:
             self.seen = [[[value] for value in row] for row in rows]

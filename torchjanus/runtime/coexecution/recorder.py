@@ -17,7 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Ref
+from torchjanus.runtime.coexecution import composites
 from torchjanus.runtime.coexecution.arrays import SharedArrays, Shown, memory_of, shares, storage_of
+from torchjanus.runtime.coexecution.composites import Section
 from torchjanus.runtime.coexecution.events import Event, External, Kind, Provenance, Trace, is_constant, meta_of
 from torchjanus.runtime.coexecution.kinds import Called, called, kind_of
 from torchjanus.runtime.coexecution.observer import Observer
@@ -44,6 +46,7 @@ class Recorder(TorchFunctionMode):
         self.copies: dict[int, torch.Tensor] | None = {} if copies else None
         self.refusal: Refusal | None = None
         self.observer = Observer(self.refuse)
+        self.sections: list[Section] = []
         self._numbers: dict[int, int] = {}
         self._arguments = {id(tensor) for tensor in arguments}
         self._shared: dict[int, torch.Tensor] = {}  # copies of tensors that share memory with arrays
@@ -225,6 +228,22 @@ class Recorder(TorchFunctionMode):
                   draws, container)
         )  # fmt: skip
 
+    def composite(self, func: Callable[..., Any], first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call that may be one event of a skeleton. See ``Composer``."""
+        first = composites.listed(first)
+        before, given = composites.Form.of(first), composites.given(args, kwargs)
+        if self.is_refused() or before is None or given is None:
+            return func(first, *args, **kwargs)
+        begin, foreign = len(self.events), self.observer.foreign
+        with torch._C.DisableTorchFunction():
+            grad = torch.is_grad_enabled()
+        result = func(first, *args, **kwargs)
+        number = self._numbers.get(id(result)) if isinstance(result, torch.Tensor) else None
+        same = before.holds(first, settings=True)
+        if same and (result is None or number is not None) and self.observer.foreign == foreign:
+            self.sections.append(Section(begin, len(self.events), func, first, before, given, grad, number))
+        return result
+
     # -- values that Python reads ---------------------------------------------------------------------------------
 
     def _fetch(self, one: Called, args: Any, result: Any) -> Shown | None:
@@ -272,7 +291,8 @@ class Recorder(TorchFunctionMode):
         bound = () if self.is_refused() else self._bound(escapes)
         if self.refusal is not None:
             return None
-        return Trace(self.events, self.externals, self.tensors, escapes, bound, frozenset(self.observer.modules))
+        modules, sections = frozenset(self.observer.modules), tuple(self.sections)
+        return Trace(self.events, self.externals, self.tensors, escapes, bound, modules, sections)
 
     def _alive(self) -> tuple[int, ...]:
         """Return the computed tensors that somebody holds."""

@@ -4,7 +4,7 @@ the placeholders that Python holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, MutableSequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torchjanus.runtime.coexecution.recorder import copied, same_bits
 __all__ = ["replay", "tensors_in"]
 
 
-def replay(events: Iterable[Event], values: Sequence[Any], private: MutableMapping[int, torch.Tensor]) -> None:
+def replay(events: Iterable[Event], values: MutableSequence[Any], private: MutableMapping[int, torch.Tensor]) -> None:
     """Make matched events for real. ``values``: the tensors by number; ``private``: what inputs that share memory with
     arrays held when they were met, which is not what they hold now."""
     now = {n: copied(values[n]) for n in private}
@@ -37,7 +37,7 @@ def replay(events: Iterable[Event], values: Sequence[Any], private: MutableMappi
                 _write(values[n], contents)
 
 
-def _make(event: Event, values: Sequence[Any], ambient: Ambient) -> None:
+def _make(event: Event, values: MutableSequence[Any], ambient: Ambient) -> None:
     def real(leaf: Any) -> Any:
         return values[leaf.index] if type(leaf) is Ref else leaf
 
@@ -49,6 +49,8 @@ def _make(event: Event, values: Sequence[Any], ambient: Ambient) -> None:
                 held = values[ref.index]
                 if type(held) is Placeholder:
                     fill(held, tensor)
+                elif held is None:  # within a composite event: Python has not seen it
+                    values[ref.index] = tensor
 
 
 def _write(tensor: torch.Tensor, contents: torch.Tensor) -> None:

@@ -15,6 +15,7 @@ from torchjanus.core.default_device import default_device
 from torchjanus.core.errors import Place, Refusal, Refused
 from torchjanus.core.trees import leaves_of
 from torchjanus.rewrite.hooks import current
+from torchjanus.runtime.coexecution.composites import ACTIVE
 from torchjanus.runtime.coexecution.events import Kind, Trace
 from torchjanus.runtime.coexecution.graph import Served
 from torchjanus.runtime.coexecution.graph_run import restored, saved
@@ -154,6 +155,7 @@ class Coexecution:
         begun = time.perf_counter()
         run = Run(served, values, others, arguments)
         values = []
+        ACTIVE.composer = run
         try:
             with run:
                 result = self.fn(*args, **kwargs)
@@ -161,6 +163,8 @@ class Coexecution:
             run.fail()
             self._count(run)
             raise
+        finally:
+            ACTIVE.composer = None
         trace = run.finish()
         served.diverged = 0 if run.recorder is None else served.diverged + 1
         self._count(run)
@@ -213,10 +217,12 @@ class Coexecution:
         states = saved()
         recorder = Recorder(arguments, copies=bool(self._paths))
         recorder.observer.start()
+        ACTIVE.composer = recorder
         try:
             with recorder:
                 result = self.fn(*args, **kwargs)
         finally:
+            ACTIVE.composer = None
             recorder.observer.stop()
         self.counts.operators += sum(event.kind is Kind.OPERATOR for event in recorder.events)
         trace = recorder.finish()

@@ -20,15 +20,17 @@ from torch.overrides import TorchFunctionMode
 from torchjanus.core.errors import NOWHERE, InternalFault, Place
 from torchjanus.core.trees import map_leaves
 from torchjanus.runtime.coexecution.arrays import SharedArrays, Shown, memory_of
+from torchjanus.runtime.coexecution.composite_plans import Composite
+from torchjanus.runtime.coexecution.composites import Aborted, listed, one_of_each
 from torchjanus.runtime.coexecution.events import Trace
 from torchjanus.runtime.coexecution.graph import Served
 from torchjanus.runtime.coexecution.graph_run import GraphRun, restored, saved
 from torchjanus.runtime.coexecution.matching import MISS
 from torchjanus.runtime.coexecution.observer import Observer
-from torchjanus.runtime.coexecution.placeholders import register, unregister
+from torchjanus.runtime.coexecution.placeholders import placeholder, register, unregister
 from torchjanus.runtime.coexecution.recorder import Recorder, copied, same_bits
 from torchjanus.runtime.coexecution.replayed import replay, tensors_in
-from torchjanus.runtime.coexecution.turning import begins_alike, made_events, passed, taken_over
+from torchjanus.runtime.coexecution.turning import begins_alike, made_events, make_missing, passed, taken_over
 from torchjanus.semantics.torch.torch_state import generator_state
 
 __all__ = ["Run"]
@@ -60,6 +62,8 @@ class Run(TorchFunctionMode):
         self._fetched: dict[int, Any] = {}
         self.waits: list[tuple[int, float]] = []  # the events at which Python waited for the graph, and seconds
         self._over = False
+        self._within: Composite | None = None  # the composite event of which torch's code is run
+        self._aborted = False
         self._unobserved = False  # whether code has run that nobody watched, so that nothing may be learnt
         self._observer = Observer(self._seen) if served.exposed else None
         register(self)
@@ -69,6 +73,8 @@ class Run(TorchFunctionMode):
     def _seen(self, reason: str, what: str, why: str, place: Place) -> None:
         """Diverge before the program does what a skeleton cannot answer, and torch's calls do not show."""
         with self._lock:
+            if self._within is not None:
+                raise Aborted
             if self.recorder is None and not self._over:
                 self.diverge(what)
             if self.recorder is not None:
@@ -81,6 +87,8 @@ class Run(TorchFunctionMode):
     ) -> Any:
         """Answer one of torch's calls."""
         with self._lock:
+            if self._within is not None:
+                return self._step_within(self._within, func, args, kwargs or {})
             if self.recorder is None:
                 k, found = self.position, self.served.matchers
                 if self._arrays.all and self._arrays.written():
@@ -95,6 +103,60 @@ class Run(TorchFunctionMode):
                 self.diverge(getattr(func, "__name__", repr(func)))
             assert self.recorder is not None
             return self.recorder.__torch_function__(func, types, args, kwargs)
+
+    # -- composite events -----------------------------------------------------------------------------------------
+
+    def composite(self, func: Callable[..., Any], first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answer a call that may be one event. See ``Composer``."""
+        first = listed(first)
+        with self._lock:
+            one = self.served.composites.get(self.position) if self.recorder is None else None
+            if one is not None and not self._arrays.all and one.holds(func, first, args, kwargs):
+                if one.following is None or self._walked(one, args, kwargs):
+                    for n, meta in one.wanted:
+                        if self.values[n] is None:
+                            self.values[n] = placeholder(meta)
+                    self.position = one.section.end
+                    return None if one.section.result is None else self.values[one.section.result]
+            elif self.recorder is not None:
+                return self.recorder.composite(func, first, args, kwargs)
+            if one is not None:  # it is walked through: what earlier ones have not made may be asked for
+                make_missing(self.served, self.position, self.values)
+        return func(first, *args, **kwargs)
+
+    def _walked(self, one: Composite, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Run torch's code for one parameter of each kind. Returns whether it did what the path has; if not, nothing
+        has been done."""
+        section = one.section
+        self._within, self._aborted, self.position = one, False, one.first
+        try:
+            section.func(one_of_each(section.first, one.chosen), *args, **kwargs)
+            matched = self.position == section.end
+        except (Aborted, Exception):
+            matched = False
+        self._within = None
+        if matched:
+            for slot, other in one.numbers:
+                self.numbers[slot] = self.numbers[other]
+        else:
+            self.position = section.begin
+            for n in one.made:
+                self.values[n] = None
+        return matched
+
+    def _step_within(self, one: Composite, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Answer one of torch's calls within a composite event."""
+        assert one.following is not None
+        k = self.position
+        if not self._aborted and k < one.section.end:
+            result = self.served.matchers[k](self, func, args, kwargs)
+            if result is not MISS:
+                self.position = one.following[k]
+                return result
+        if not self._aborted:
+            self._aborted = True
+            raise Aborted
+        return func(*args, **kwargs)  # what torch does for its own state on the way out
 
     def _matched_elsewhere(self, k: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Answer a call that is none of this path as that of another one."""
@@ -119,6 +181,7 @@ class Run(TorchFunctionMode):
         found = taken_over(self.served, other, k, self.values, self.numbers, self._private)
         if found is None:
             return False
+        make_missing(other, k, found[0])
         self.graph.abandon()
         if self.served.draws:
             restored(self.states)
@@ -251,6 +314,7 @@ class Run(TorchFunctionMode):
             self._observer.stop()
         recorder = self.recorder = Recorder(self._arguments, copies=True)
         recorder.observer.modules |= served.path.modules  # their code has run before
+        recorder.sections += (one for one in served.path.sections if one.end <= k)
         count = served.known[k]
         recorder.keep((n, self.values[n]) for n in range(count) if n in served.externals)
         if served.draws:
@@ -296,7 +360,7 @@ class Run(TorchFunctionMode):
             self.diverge("an array that shares memory with a tensor was written to")
         elif self.position < len(served.events):
             self.diverge("the step ends earlier")
-        elif any(sys.getrefcount(values[n]) > 2 for n in served.computed if n not in served.escaping):
+        elif any(sys.getrefcount(values[n]) > 2 for n in served.passing if values[n] is not None):
             self.diverge("a tensor lives on that did not in earlier calls")
         elif self._arrays.all and not served.bound.isdisjoint(self._arrays.alive()):
             self.diverge("an array that shares memory with a tensor lives on, and did not in earlier calls")

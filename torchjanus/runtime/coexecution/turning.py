@@ -1,6 +1,6 @@
 """Other paths that a co-executed call may take: those that begin with the events that have matched so far.
 
-Knows neither placeholders nor how a graph runs.
+Knows not how a graph runs.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any
 
 from torchjanus.runtime.coexecution.events import Event, Kind, Provenance
 from torchjanus.runtime.coexecution.graph import Served
+from torchjanus.runtime.coexecution.placeholders import placeholder
 
-__all__ = ["begins_alike", "made_events", "passed", "taken_over"]
+__all__ = ["begins_alike", "made_events", "make_missing", "passed", "taken_over"]
 
 
 def begins_alike(mine: Served, other: Served, k: int) -> bool:
@@ -79,3 +80,11 @@ def _numbers(served: Served, numbers: Sequence[Any]) -> Iterator[list[Any]]:
     slots = served.plan.slots
     for k, event in enumerate(served.events):
         yield [numbers[slots[k, place]] if (k, place) in slots else value for place, value in enumerate(event.numbers)]
+
+
+def make_missing(served: Served, k: int, values: list[Any]) -> None:
+    """Make placeholders for what events before ``k`` gave and composite events among them have not made."""
+    for event in served.events[:k]:
+        for n, meta in event.made.items():
+            if values[n] is None:
+                values[n] = placeholder(meta)

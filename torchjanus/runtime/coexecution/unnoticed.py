@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.utils._foreach_utils import _foreach_supported_types as _listed
 
+from torchjanus.runtime.coexecution import composites
 from torchjanus.runtime.coexecution.placeholders import Placeholder
 
 __all__ = ["ACTIVE", "Unnoticed"]
@@ -28,6 +30,7 @@ ACTIVE = _Active()
 _overrides: Any = torch.overrides
 _original: Any = _overrides.has_torch_function
 _lock = threading.Lock()
+_listed.append(Placeholder)  # the exact classes for which torch takes its operators on lists
 _inside = 0
 
 
@@ -49,7 +52,9 @@ class Unnoticed:
         ACTIVE.calls = 1
         with _lock:
             _inside += 1
-            _overrides.has_torch_function = _has_torch_function
+            if _inside == 1:
+                _overrides.has_torch_function = _has_torch_function
+                composites.installed()
 
     def __exit__(self, *_: object) -> None:
         global _inside
@@ -58,3 +63,4 @@ class Unnoticed:
             _inside -= 1
             if not _inside:
                 _overrides.has_torch_function = _original
+                composites.uninstalled()
