@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import python
 from torchjanus import cli
 from torchjanus.graph.passes import passes_table
 
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]),
-}
 STEP = """\
 import sys
 import torch
@@ -46,8 +40,7 @@ if __name__ == "__main__":
 
 def debugged(folder: Path, *arguments: str, text: str = STEP) -> subprocess.CompletedProcess[str]:
     (folder / "step.py").write_text(text)
-    command = [sys.executable, "-m", "torchjanus", "debug", "step.py", *arguments]
-    return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    return python(["-m", "torchjanus", "debug", "step.py", *arguments], folder)
 
 
 def test_every_stage_is_printed(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import python
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
@@ -82,8 +83,7 @@ def folder(tmp_path: Path) -> Path:
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a command of the interpreter in the folder."""
     paths = os.pathsep.join([str(folder), str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
-    environment = {**os.environ, "PYTHONPATH": paths}
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, cwd=folder)
+    return python(command, folder, {**os.environ, "PYTHONPATH": paths})
 
 
 @pytest.mark.parametrize("named", [["script.py"], ["-m", "script"]], ids=["script", "module"])

@@ -16,12 +16,15 @@ import difflib
 import doctest
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.forked import python
 
 __all__ = ["DOCS", "Block", "Output", "blocks", "mismatch", "outputs", "pages"]
 
@@ -35,6 +38,8 @@ _FENCE = re.compile(
     r'```(?P<kind>\w+)(?: title="(?P<title>[^"]*)")?\n(?P<text>.*?)^```$',
     re.MULTILINE | re.DOTALL,
 )
+_OF_SHELLS = re.compile(r"[|&;<>$`=\\]|^\s")
+_PYTHON = {"python": [], "torchjanus": ["-m", "torchjanus"]}
 _END = "\x1e"  # printed at the end of each part of a program
 _VARYING = re.compile(r"\b\d+(?:\.\d+)?(?= (?:us|ms|s|seconds)\b)|\b\d+(?=% of their time)")
 _TIME = re.compile(r"(?:\.\.\.|\b\d+(?:\.\d+)?) (?:us|ms|s)\b")  # its unit varies, too
@@ -104,19 +109,31 @@ def _run_program(parts: list[str], folder: Path) -> list[str]:
     if not parts:
         return []
     (folder / "page.py").write_text(f"\nprint({_END!r}, end='', flush=True)\n\n".join([*parts, ""]))
-    return _run([sys.executable, "page.py"], folder).split(_END)[:-1]
+    return _printed(python(["page.py"], folder, _environment()), folder).split(_END)[:-1]
 
 
 def _run_commands(commands: str, folder: Path) -> str:
     """What commands of a shell print, errors included."""
+    lines = [shlex.split(line) for line in commands.splitlines() if line]
+    installs = any("torchjanus.install(" in path.read_text() for path in folder.glob("*.py"))  # it looks at its callers
+    if not installs and not _OF_SHELLS.search(commands) and all(first in _PYTHON for first, *_ in lines):
+        ran = (python([*_PYTHON[first], *rest], folder, _environment(), together=True) for first, *rest in lines)
+        return "".join(_printed(done, folder) for done in ran)
     for word, command in (("python", sys.executable), ("torchjanus", f"{sys.executable} -m torchjanus")):
         commands = re.sub(rf"^{word}\b", command, commands, flags=re.MULTILINE)
     return _run(["bash", "-e", "-c", f"exec 2>&1\n{commands}"], folder)
 
 
 def _run(command: list[str], folder: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCHJANUS_CACHE": ""}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT)
+    done = subprocess.run(command, cwd=folder, env=_environment(), capture_output=True, text=True, timeout=LIMIT)
+    return _printed(done, folder)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCHJANUS_CACHE": ""}
+
+
+def _printed(done: subprocess.CompletedProcess[str], folder: Path) -> str:
     if done.returncode:
         sys.stderr.write(done.stdout + done.stderr)
         done.check_returncode()

@@ -396,7 +396,8 @@ def test_a_nudge_moves_by_units_in_the_last_place(dtype: torch.dtype) -> None:
     assert torch.equal(nudge(torch.arange(5), 16, 0), torch.arange(5))
 
 
-@pytest.mark.parametrize("rewritten", [True, False])
+# That it still loses it is PyTorch's affair, which changes with its releases.
+@pytest.mark.parametrize("rewritten", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_inductor_loses_alpha_unless_it_is_rewritten(rewritten: bool) -> None:
     """Weight decay is ``grad.add(param, alpha=decay)`` with ``grad`` a matrix product (PyTorch 2.13, CPU)."""
     run = Lockstep(

@@ -298,7 +298,10 @@ while True:
 
 
 @linux
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",  # what SIGTERM does to a program, SIGKILL does too
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL],
+)
 def test_nothing_is_left_behind_by_a_program_that_ends(number: signal.Signals, folder: Path) -> None:
     script = folder / "script.py"
     script.write_text(PROGRAM)

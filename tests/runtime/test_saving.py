@@ -51,7 +51,8 @@ def train(step: Any, calls: int = 8) -> list[float]:
     return found
 
 
-def saved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+def save_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+    """Train a step with a store in the folder, and save it there. Returns the file and its digest."""
     home(folder, monkeypatch)
     step = torchjanus.speculate(programs.train_step, executor="replay")
     train(step)
@@ -59,10 +60,26 @@ def saved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
     return path, step.save(path)
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A saved step in its folder, made once."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return save_in(tmp_path_factory.mktemp("saved") / "one", monkeypatch)
+
+
+@pytest.fixture
+def saved(original: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
+    """A copy of it with its store, which is the store in use."""
+    path, digest = original
+    shutil.copytree(path.parent, tmp_path / "one")
+    home(tmp_path / "one", monkeypatch)
+    return tmp_path / "one" / path.name, digest
+
+
 def test_another_store_begins_where_this_one_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lowerings: list[object]
 ) -> None:
-    path, _ = saved(tmp_path / "one", monkeypatch)
+    path, _ = save_in(tmp_path / "one", monkeypatch)
     assert lowerings
     home(tmp_path / "other", monkeypatch)
     lowerings.clear()
@@ -74,10 +91,8 @@ def test_another_store_begins_where_this_one_was(
     assert lowerings == []
 
 
-def test_another_program_learns_as_without_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lowerings: list[object]
-) -> None:
-    path, _ = saved(tmp_path / "one", monkeypatch)
+def test_another_program_learns_as_without_the_file(saved: tuple[Path, str], lowerings: list[object]) -> None:
+    path, _ = saved
     lowerings.clear()
     step = torchjanus.load(path, programs.many, executor="replay")
     for _ in range(5):
@@ -86,8 +101,10 @@ def test_another_program_learns_as_without_the_file(
     assert (step.statistics().watched, len(lowerings)) == (3, 1)
 
 
-def test_the_file_has_no_pickle_that_loading_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, _ = saved(tmp_path / "one", monkeypatch)
+def test_the_file_has_no_pickle_that_loading_runs(
+    saved: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = saved
     with zipfile.ZipFile(path) as archive:
         manifest = json.loads(archive.read("manifest.json"))
         names = archive.namelist()
@@ -103,8 +120,8 @@ def test_the_file_has_no_pickle_that_loading_runs(tmp_path: Path, monkeypatch: p
     torchjanus.load(path, programs.train_step)
 
 
-def test_a_file_that_others_may_have_written_needs_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, digest = saved(tmp_path / "one", monkeypatch)
+def test_a_file_that_others_may_have_written_needs_its_digest(saved: tuple[Path, str]) -> None:
+    path, digest = saved
     path.chmod(0o666)
     with pytest.raises(torchjanus.Unsupported, match=r"others may write to.*digest="):
         torchjanus.load(path, programs.train_step)
@@ -114,10 +131,8 @@ def test_a_file_that_others_may_have_written_needs_its_digest(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("at", [10, -100])
-def test_a_file_that_was_changed_is_not_what_was_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    path, digest = saved(tmp_path / "one", monkeypatch)
+def test_a_file_that_was_changed_is_not_what_was_saved(saved: tuple[Path, str], at: int) -> None:
+    path, digest = saved
     contents = bytearray(path.read_bytes())
     contents[at] ^= 1
     path.write_bytes(contents)
@@ -137,9 +152,9 @@ def test_what_is_no_saved_step_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_what_differs_is_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    saved: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, _ = saved(tmp_path / "one", monkeypatch)
+    path, _ = saved
     monkeypatch.setattr(torch, "__version__", "9.9")
     torchjanus.load(path, programs.train_step)
     assert "was saved with another PyTorch: graphs are made anew" in caplog.text

@@ -24,12 +24,16 @@ OWN = frozenset(
     previous_rows""".split()
 )
 HERE = frozenset({"sums_of_counts"})  # their graphs hold the contents of tensors
+LONG = frozenset({"too_deep", "printed_in_each_iteration"})  # each takes as long as five of the others
 OURS = [pair for pair in harness.programs() if pair[0] in OWN]
 
 
 @pytest.mark.parametrize(
     ("category", "name"),
-    [pytest.param(*pair, id="-".join(pair), marks=pytest.mark.slow if n % 24 else ()) for n, pair in enumerate(OURS)],
+    [
+        pytest.param(*pair, id="-".join(pair), marks=pytest.mark.slow if n % 24 or pair[1] in LONG else ())
+        for n, pair in enumerate(OURS)
+    ],
 )
 def test_program(category: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def remote(program: Program) -> Any:

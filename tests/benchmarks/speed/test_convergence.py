@@ -24,7 +24,7 @@ from tests.programs import harness
 
 STEPS = 24
 # Reading the syntax trees of the library takes some seconds.
-EACH = [pytest.param(name, marks=pytest.mark.slow if name == "treelstm" else ()) for name in PROGRAMS]
+EACH = [pytest.param(name, marks=pytest.mark.slow if name in ("treelstm", "gan", "ppo") else ()) for name in PROGRAMS]
 
 
 def observed(name: str, jit: Callable[[Callable[..., Any]], Callable[..., Any]]) -> harness.Run:

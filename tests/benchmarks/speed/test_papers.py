@@ -54,7 +54,7 @@ PINNED = {
     # it is seen that none serves.
     "yolov3": Pinned(late=0, entries=8),
 }
-QUICK = ("lenet", "lstm", "treernn", "treelstm", "a3c", "an", "dropblock")
+QUICK = ("lenet", "lstm", "treernn", "a3c", "dropblock")
 
 
 def run(name: str, executor: str | None, around: harness.Around | None = None) -> harness.Run:

@@ -23,7 +23,7 @@ from torchjanus.graph.lowering.for_inductor import prepare
 from torchjanus.graph.lowering.lower import lower
 
 CASES = [
-    ("mlp", "adamw", plain_step, ()),
+    ("mlp", "adamw", plain_step, pytest.mark.slow),
     ("mlp", "sgd", kept_grads_step, ()),
     ("mlp", "adam-foreach", kept_grads_step, pytest.mark.slow),
     ("mlp", "rmsprop", plain_step, pytest.mark.slow),

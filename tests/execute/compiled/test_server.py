@@ -100,8 +100,15 @@ if sys.argv[2] == "killed":
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked up in /proc")
-@pytest.mark.parametrize("server", ["forks", "starts"])
-@pytest.mark.parametrize("how", ["ended", "killed"])
+@pytest.mark.parametrize(
+    ("how", "server"),
+    [  # two that have both ends and both servers; each starts interpreters
+        ("ended", "forks"),
+        ("killed", "starts"),
+        pytest.param("ended", "starts", marks=pytest.mark.slow),
+        pytest.param("killed", "forks", marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_outlives_the_program(tmp_path: Path, how: str, server: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path), how, server],

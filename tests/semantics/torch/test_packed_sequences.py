@@ -29,7 +29,7 @@ def test_lengths_are_refused_as_torch_does(lengths: list[int]) -> None:
         packed_sequences._counts_checked(torch.tensor(lengths, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("executor", ["replay", "inductor"])
+@pytest.mark.parametrize("executor", ["replay", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_one_graph_for_all_lengths(executor: str) -> None:
     torch.manual_seed(0)
     layer, out = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 1)

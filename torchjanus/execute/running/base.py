@@ -1,4 +1,8 @@
-"""The interface of executors: run a lowered graph, check its flags, and commit all of it or nothing."""
+"""The interface of executors: run a lowered graph, check its flags, and commit all or nothing (JANUS 4.2.3).
+
+In: the graph's inputs and host numbers. Out: its values; or ``Violated`` where an assertion does not hold, and nothing
+has changed. Raises ``Updating`` where an update of a tensor itself fails.
+"""
 
 from __future__ import annotations
 

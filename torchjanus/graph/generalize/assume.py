@@ -1,4 +1,8 @@
-"""Turn the facts that stayed equal over the runs, and that the program relied on, into assumptions."""
+"""Turns the facts that stayed equal over the runs, and that the program relied on, into assumptions (JANUS 4.2).
+
+In: the generalised numbers and inputs of a path, and the events of one of its runs. Out: the assumptions, of which
+guards are made. A fact that another assumption implies is left out.
+"""
 
 from __future__ import annotations
 

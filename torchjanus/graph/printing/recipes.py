@@ -1,4 +1,7 @@
-"""Recipes as text: what leaves the call, as an expression of numbered tensors and access paths."""
+"""Recipes as text: what leaves the call, as an expression of numbered tensors and access paths.
+
+In: the recipe of a result or of a written value. Out: a line such as ``(%4, self.scale * 2)``, for the dumps of passes.
+"""
 
 from __future__ import annotations
 

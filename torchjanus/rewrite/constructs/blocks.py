@@ -1,4 +1,8 @@
-"""``with``, ``try`` and ``raise``."""
+"""``with``, ``try`` and ``raise``: context managers, handlers and raised exceptions ask hooks (Snek, section 3).
+
+In: the walk and a statement. Out: the same statement with the manager entered through a hook, a note of the exception
+at the head of each handler, and the raised value given to a hook. ``async with`` stays native.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reads of names, attributes and subscripts, and assignment expressions."""
+"""Reads of names, attributes and subscripts, and assignment expressions (``:=``), as hook calls (Snek, section 3).
+
+In: the walk and an expression. Out: the hook call in its place. A local variable is read natively: no hook can be asked
+for what only this frame sees.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``for``, ``while``, comprehensions and ``yield from``. Asynchronous iteration stays native."""
+"""``for``, ``while``, comprehensions and ``yield from``: what they go over is given to a hook (Snek, section 3).
+
+In: the walk and the loop. Out: the same loop over what the hook returns, with its test asked as a branch. Asynchronous
+iteration stays native.
+"""
 
 from __future__ import annotations
 

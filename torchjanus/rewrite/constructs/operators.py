@@ -1,4 +1,7 @@
-"""Unary and binary operators. What the compiler folds into a constant stays native."""
+"""Unary and binary operators as hook calls (Snek, section 3). What the compiler folds into a constant stays native.
+
+In: the walk and the operation. Out: a call of ``unary`` or ``binary`` with the operator's symbol and its operands.
+"""
 
 from __future__ import annotations
 

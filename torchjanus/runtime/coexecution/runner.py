@@ -1,4 +1,8 @@
-"""Co-executes the calls of one function: records paths, tries their graphs, serves calls, and says what came of it."""
+"""Co-executes the calls of one function: a graph does the tensor work of a Python skeleton (Terra, sections 3 and 4).
+
+In: the arguments of a call. Out: its result, by co-execution or by plain Python. It records paths of the function,
+tries their graphs, serves calls by the one that matches, and says what came of it.
+"""
 
 from __future__ import annotations
 

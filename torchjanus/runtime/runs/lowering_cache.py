@@ -1,8 +1,8 @@
 """Provides the lowered graph of a program: from an earlier run's store, from another process, or lowered here.
 
-The key of a graph covers all that lowering depends on (see graph.keeping), the source of torchjanus included. If the
-caller would rather continue meanwhile, another process lowers a large graph that is not in the store. This module does
-not know entries.
+The key of a graph covers all that lowering depends on (see graph.lowering.graph_bytes), the source of torchjanus
+included. If the caller would rather continue meanwhile, another process lowers a large graph that is not in the store.
+This module does not know entries.
 """
 
 from __future__ import annotations

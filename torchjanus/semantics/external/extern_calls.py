@@ -1,7 +1,7 @@
 """Extern calls of a watched run: each is made once and recorded, and its result gets an access path of its own.
 
-Checks what native code may be given and what it did to its arguments. ``native_calls`` and ``foreign`` decide which
-calls are extern.
+Checks what native code may be given and what it did to its arguments. In: a function, its arguments and effects. Out:
+the result as the program sees it. ``native_calls`` and ``foreign_calls`` decide which calls are extern.
 """
 
 from __future__ import annotations

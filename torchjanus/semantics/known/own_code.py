@@ -2,7 +2,7 @@
 
 Native code calls back: ``print`` calls an object's text method and a file's ``write``, a logger its handlers and
 filters, ``pickle`` an object's state methods, a thread its target. What such a function may change is read from its
-code: the names of attributes and variables that it sets, and whether it may change containers. Knows nothing of traces.
+code (``code_effects``). In: what native code is given. Out: a ``Reach``. Knows nothing of traces.
 """
 
 from __future__ import annotations

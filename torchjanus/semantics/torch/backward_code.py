@@ -1,8 +1,8 @@
 """Watches the user's code that autograd calls: custom Functions, hooks on tensors and parameters.
 
 On the CPU, autograd calls it in the thread that called ``backward()``, during that call. Its reads, writes and
-framework calls are recorded where they happen, between marks (``graph.code``). Lowering has autograd call the same
-nodes again. Backward code in another thread is not watched and is refused.
+framework calls are recorded where they happen, between marks. Lowering has autograd call the same nodes again (see
+graph.tracing.user_code_calls). Backward code in another thread is not watched and is refused.
 """
 
 from __future__ import annotations

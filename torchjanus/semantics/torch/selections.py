@@ -49,7 +49,7 @@ class Selections:
 
     def plain(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what the host is given: the tensor under a name of its own. By that name the graph may make the
-        selection instead (see graph.selected)."""
+        selection instead (see graph.generalize.selections)."""
         if not tensor.requires_grad and self._is_given(tensor):
             return tensor
         plain: torch.Tensor = self._framework(torch.Tensor.detach, tensor)

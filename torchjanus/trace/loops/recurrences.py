@@ -299,7 +299,7 @@ def _form_of(known: Recurrences, position: int, name: str, given: _Rows, made: l
 
 
 def _called(structure: Any) -> tuple[str, tuple[Any, ...]] | None:
-    """What was computed, and of which numbers; None where it is no such thing. See ``semantics.plain_values``."""
+    """What was computed, and of which numbers; None for anything else. See semantics.watch.loops.untraced_values."""
     match structure:
         case ("tuple", ("str", "-"), ("tuple", arg)):
             name, args = "neg", [arg]

@@ -1,6 +1,6 @@
 """Checks that the iterations of a loop are alike: same calls, predicates, effects, and corresponding operands.
 
-``AlignedLoop`` describes a loop for which this holds. ``cut`` folds it.
+In: a trace, and the starts and end of a loop. Out: an ``AlignedLoop``, which ``truncation`` folds; raises NotMergeable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides which loops of a recorded trace are rolled, that is, represented by one body for any trip count.
 
 ``as_loop`` decides for one loop, ``loops_of`` for all loops of a trace. ``AlignedLoop`` (``alignment``) checks that the
-iterations are alike; ``cut`` folds the loops that are found here.
+iterations are alike; ``truncation`` folds the loops that are found here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Describes the effects of a folded trace: operations that stack columns, and one event for all iterations of a loop.
+"""The effects of a folded trace: operations that stack columns, and one event for all iterations of a loop.
 
-Works in the tensor numbers of the old trace, with unused numbers for what is inserted. ``cut`` writes the folded trace.
+In: the trace and its aligned loops. Out: the events to insert and to omit, in the tensor numbers of the old trace, with
+unused numbers for what is inserted. ``truncation`` writes the folded trace.
 """
 
 from __future__ import annotations

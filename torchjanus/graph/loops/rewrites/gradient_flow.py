@@ -1,5 +1,8 @@
-"""Computes upper bounds of the values from which gradients may be requested, and of those that are used late, from the
-data flow of a program."""
+"""Which values of a program gradients may be asked for, and which are used late: upper bounds from its data flow.
+
+In: the nodes of a tensor program or the operations of a trace. Out: numbers of tensors. A rewrite that would cut a
+gradient, or free a value too early, asks here first.
+"""
 
 from __future__ import annotations
 

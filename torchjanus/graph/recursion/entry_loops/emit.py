@@ -1,6 +1,7 @@
 """Writes the trace in which loops over trees are calls: the call that replaces the iterations, and what follows it.
 
-Independent of which loops these are.
+In: a trace, its loops over trees and what is merged beside their calls. Out: the rewritten trace, in which each loop is
+one ``InvokeEachOp``; raises NotMergeable. ``finding`` decides which loops these are.
 """
 
 from __future__ import annotations

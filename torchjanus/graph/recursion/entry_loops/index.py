@@ -1,7 +1,7 @@
-"""Loops over trees whose iterations use their index, from ``enumerate()`` or ``range(len(trees))``, only to pick
-elements of lists, so that nothing else depends on it.
+"""Finds the lists from whose elements the iterations of a loop over trees pick by their index.
 
-Determined from the loop's source and from the trace of each iteration. Independent of what replaces the loop.
+The index comes from ``enumerate()`` or ``range(len(trees))`` and is used for nothing else. In: the loop's source and
+the trace of each iteration. Out: the access paths of the lists, or None where the index decides anything more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Watch uses of tensors that recursive calls return without making them: parameters and arguments.
+"""Watches uses of tensors that recursive calls return without making them: parameters and arguments (JANUS 4.2.1).
 
 The trace represents such a result by a view, since another call may return another tensor. Eager returns the tensor
-itself. Operations that can distinguish the two are refused.
+itself. Out: the tensor in the view's place where the program compares or reads it; operations that can distinguish the
+two are refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Helpers that find untraced values which may depend on the iteration index. They know values, not loops."""
+"""Questions about the values and native calls of an iteration: which of them may depend on the iteration index.
+
+In: arguments, ranges, slices as the program has them. Out: the untraced numbers among them, the containers that a call
+cuts, whether a range counts down. Knows values, not loops.
+"""
 
 from __future__ import annotations
 
