@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import invert_permutation
 
+from torchjanus.core.default_device import foreign_modes
 from torchjanus.core.kinds import is_one_of
 from torchjanus.semantics.protocols.heaps import HEAPS
 from torchjanus.semantics.protocols.inspecting import READING
@@ -170,6 +171,12 @@ def _is_protocol(*args: Any) -> bool:
 
 def stand_in_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what is watched in the place of ``fn`` with these arguments, mostly ``fn`` itself."""
+    made = _made_for(fn, args, kwargs)
+    # A mode of the program's sees which functions of torch are called. No graph is made of such a run.
+    return fn if made is not fn and foreign_modes() else made
+
+
+def _made_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(fn, type) and _is_legacy_constructor(fn):
         return _maker_for(fn, args, kwargs)
     if type(fn) is types.MethodType and fn.__func__ in _METHODS:

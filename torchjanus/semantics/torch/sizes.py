@@ -52,7 +52,9 @@ class Sizes:
     def count(self, over: Any) -> Expr | None:
         """Return the traced length of a tensor, of its parts, or of a list that a loop appends to; else None."""
         if isinstance(over, torch.Tensor):
-            size = self.of(over, 0) if over.dim() else None
+            with torch._C.DisableTorchFunction():
+                dims = over.dim()
+            size = self.of(over, 0) if dims else None
         elif id(over) in self._unbound:
             _, size = self._unbound[id(over)]
         else:
