@@ -105,8 +105,8 @@ class Speculated(Generic[P, R]):
             cut_schedule=self._cut_schedule,
             passes=pass_log(self._name, home, self.fn),
             unserved=self._try_parts,
+            marks=self._marks,
         )
-        learning.marks = self._marks
         self._coexecution = Coexecution(self.fn, learning.event_log) if coexecutes else None
         return self._part_of(self.fn, learning)
 

@@ -7,38 +7,32 @@ This module does not know how a call is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from torchjanus.core.access_path import Step
-from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.logs import logger
-from torchjanus.execute.memory import give_back
-from torchjanus.graph.ir.dimensions import Split
-from torchjanus.graph.recursion.cells.invoke import NotBatched
 from torchjanus.host.assumption import Assumption
-from torchjanus.rewrite import Site, forget_sources
+from torchjanus.rewrite import Site
 from torchjanus.runtime.entries.dispatch import Route
 from torchjanus.runtime.entries.engine import default_executor
 from torchjanus.runtime.entries.entry import Entry
-from torchjanus.runtime.entries.entry_making import is_expected, make_entry
+from torchjanus.runtime.entries.entry_making import is_expected
 from torchjanus.runtime.entries.path_tree import BranchPoint
 from torchjanus.runtime.launch.outcomes import Violation
+from torchjanus.runtime.learning.entry_maker import EntryMaker
 from torchjanus.runtime.learning.pending_graphs import PendingGraphs
 from torchjanus.runtime.learning.policy import LearningPolicy
+from torchjanus.runtime.learning.recursive_calls import RecursiveCalls
 from torchjanus.runtime.learning.routes import Routes
 from torchjanus.runtime.pass_log.pass_log import PassLog, observing
 from torchjanus.runtime.runs.budget import Budget
-from torchjanus.runtime.runs.lowering_cache import RemoteLowering
 from torchjanus.runtime.runs.marks import Marks
 from torchjanus.runtime.runs.paths import Group, Paths
 from torchjanus.runtime.runs.records import EventLog
-from torchjanus.runtime.runs.recursion import Recursion
 from torchjanus.runtime.runs.saved_graphs import SavedGraphs
 from torchjanus.runtime.runs.texts import VaryingTexts
 from torchjanus.semantics.containers.number_rows import Columns
-from torchjanus.trace.actions import InvokeOp
 from torchjanus.trace.events import Trace
 
 __all__ = ["Learning"]
@@ -50,8 +44,6 @@ UNLIKE = 6  # watched runs, no two of one path, before the statements in which t
 SPECIALIZED = 8  # consecutive runs that need the very value of a number that grows, before parts are tried
 SAMPLED = 3  # if they differ in what an extern call has returned
 TOO_MANY = 6  # graphs that are hardly used, before that is done
-UNLIKE_AT_FIRST = 3  # of them, if all have been unlike each other and there is no graph
-MAX_UNLIKE = 6  # watched runs with unrolled recursion, while graphs of earlier ones hardly ever serve
 MAX_VIOLATIONS = 6
 MAX_ERRORS = 16
 REASONS = 4  # reported for one miss
@@ -77,7 +69,7 @@ class Learning:
     """``name``: the function's name in the log; ``home``: its place in the source; ``watch`` and ``executor``: see
     speculate(). ``cut`` leaves the statements in which runs differ to Python, and returns whether it can;
     ``cut_schedule`` does so with first statements in which a number decides. ``after``: what was learnt before a cut;
-    ``unserved``: see Patience; ``account``: see Budget."""
+    ``unserved``: see LearningPolicy; ``account``: see Budget; ``marks``: what the user has marked as varying."""
 
     def __init__(
         self,
@@ -92,11 +84,12 @@ class Learning:
         passes: PassLog | None = None,
         unserved: Callable[[], None] = _nothing,
         account: Budget | None = None,
+        marks: Marks | None = None,
     ) -> None:
         self.watch = watch
         self._before: int = 0 if after is None else after.watched  # calls watched before a cut
         self.saved: SavedGraphs = SavedGraphs() if after is None else after.saved
-        self.marks: Marks = Marks() if after is None else after.marks
+        self.marks: Marks = after.marks if after is not None else marks or Marks()
         self._cut, self._cut_schedule = cut, cut_schedule
         self.passes = passes  # what passes gave, if anybody wants to see that
         self._patient = UNLIKE if after is None else watch + 1
@@ -115,16 +108,26 @@ class Learning:
         self.texts = VaryingTexts()
         self.columns = Columns()
         self.deciding: set[Site] = set()  # the ``if`` statements in which tensors decided
-        self.recursion = Recursion()
-        # When recursion was unrolled (calls watched, calls speculated, all calls), and why.
-        self._unrolled: tuple[int, int, int, Refusal] | None = None
+        self.calls = RecursiveCalls(self.event_log, self.routes)
+        self.recursion = self.calls.recursion
+        self.maker = EntryMaker(
+            self.event_log,
+            self.paths,
+            self.routes,
+            self.pending_graphs,
+            self.policy,
+            self.budget,
+            self.marks,
+            self.calls,
+            passes,
+            cut,
+            self._made_first,
+        )
         # Runs watched, calls speculated, and paths: when the first graph was made, or when graphs last made more calls
         # than were watched.
         self._since = (0, 0, 0)
         self._differing = watch  # watched runs at which it is reported that they differ
         self._specialized = 0  # see SPECIALIZED
-        self._doubled: Refusal | None = None  # why no graph has results with their backward pass to come
-        self._renewed = False  # whether the last run has only shown new variants of recursive calls
 
     @property
     def watched(self) -> int:
@@ -133,7 +136,7 @@ class Learning:
 
     def begin_again(self) -> None:
         """Learn again after giving up."""
-        self._unrolled = None
+        self.calls.begin_again()
         self.policy.begin_again()
 
     # -- traces and entries ---------------------------------------------------------------------------------------
@@ -148,14 +151,12 @@ class Learning:
             self.event_log.record("relax", f"{access_path} was another text again: it is an input from now on", place)
         self.columns.settle(trace)
         self.paths.take(trace, args, kwargs)
-        if not self._learn_calls(trace):
+        if not self.calls.learn(trace):
             return
-        try:
-            trace = self.recursion.merged(trace)
-        except Refused as refused:
-            self._unroll(refused.refusal)
+        merged = self.calls.merged(trace)
+        if merged is None:
             return
-        renewed, self._renewed = self._renewed, False
+        trace, renewed = merged, self.calls.take_renewed()
         if trace.refusals:
             self.counts.refused += 1
             self.budget.came_of_it(False)
@@ -172,9 +173,9 @@ class Learning:
         self.paths.trim([entry.group for entry in self.routes.entries])
         self.budget.came_of_it((len(group.traces) > 1 and group.refusal is None) or renewed)
         unlike = self.paths.count == self.counts.watched > 1
-        if self._unrolled is not None and self._is_wasted(*self._unrolled[:3], unlike=unlike):
-            self.event_log.refuse(self._unrolled[3])  # where parts cannot be
-            why = f"trees are others in each call, and their nodes cannot be run together: {self._unrolled[3]}"
+        if (wasted := self.calls.wasted(unlike=unlike)) is not None:
+            self.event_log.refuse(wasted)  # where parts cannot be
+            why = f"trees are others in each call, and their nodes cannot be run together: {wasted}"
             self.policy.give_up(why, True)
             return
         if unlike and self.counts.watched >= self._differing and not self.routes.entries:
@@ -196,7 +197,7 @@ class Learning:
             why = f"{self.counts.compiles} graphs were made and calls still differ from what was assumed"
             self.policy.close(why)
             return
-        making = partial(self._make, group)
+        making = partial(self.maker.make, group)
         if self.policy.may_make():
             self.begin(making)
         else:
@@ -228,6 +229,10 @@ class Learning:
         patient = min(self._patient, SAMPLED) if self.paths.differ_in_results else self._patient
         return watched >= patient and 4 * paths >= 3 * watched and speculated <= watched
 
+    def _made_first(self) -> None:
+        """Forget the runs watched before there was a graph: they say nothing of what graphs serve."""
+        self._since = self._now
+
     @property
     def _now(self) -> tuple[int, int, int]:
         return self.counts.watched, self.counts.speculated, self.paths.count
@@ -236,167 +241,6 @@ class Learning:
     def _are_too_many(self) -> bool:
         """Whether many graphs have been made that made few calls."""
         return self.counts.compiles >= TOO_MANY and self.counts.speculated <= 2 * self.counts.watched
-
-    # -- recursive calls ------------------------------------------------------------------------------------------
-
-    def _is_wasted(self, watched: int, speculated: int, calls: int, *, unlike: bool) -> bool:
-        """Whether graphs of unrolled calls have hardly ever made a call since these counts. ``unlike``: no two runs
-        have been alike."""
-        if unlike and not self.routes.entries and self.counts.watched >= watched + UNLIKE_AT_FIRST:
-            return True
-        served = self.counts.speculated - speculated
-        return self.counts.watched >= watched + MAX_UNLIKE and 4 * served <= self.counts.calls - calls
-
-    def _learn_calls(self, trace: Trace) -> bool:
-        """Record the recursive calls of a run. Returns whether the run may become part of an entry."""
-        recursion = self.recursion
-        for unsuited in recursion.unsuited():
-            self.event_log.unroll(f"calls are not run many at a time: {unsuited}", unsuited)
-        if names := recursion.discover(trace):
-            self.event_log.record(
-                "recursion", f"{', '.join(names)} calls itself, and not always alike: one body for each variant"
-            )
-            return False
-        if counted := recursion.counted():
-            places = ", ".join(dict.fromkeys(counted))
-            self.event_log.record("recursion", f"calls count, or add to, {places}: it is something else each time")
-            return False
-        if not any(isinstance(event, InvokeOp) for event in trace.events):
-            return True
-        refusal = recursion.refusal(trace)
-        if refusal is None:
-            try:
-                self._renewed = recursion.learn(trace) and self._renew()
-                return True
-            except Refused as refused:
-                refusal = refused.refusal
-        self._unroll(refusal)
-        return False
-
-    def _unroll(self, refusal: Refusal) -> None:
-        names = ", ".join(self.recursion.unroll())
-        self.event_log.unroll(f"calls of {names} are not run many at a time: {refusal}", refusal)
-        self._unrolled = (self.counts.watched, self.counts.speculated, self.counts.calls, refusal)
-
-    def _renew(self) -> bool:
-        """Extend entries with recursive calls to new variants. Returns whether all of them could be."""
-        call_groups = [call_group for entry in self.routes.entries for call_group in entry.plan.call_groups]
-        done = [call_group.renew(self.recursion.variant_table) for call_group in call_groups]
-        return bool(done) and all(done)
-
-    # -- graphs of paths ------------------------------------------------------------------------------------------
-
-    @property
-    def _away(self) -> RemoteLowering | None:
-        """The other processes that may make graphs; None if graphs are made here."""
-        if self.routes.executor != "auto" or not self.pending_graphs.may_wait:
-            return None
-        remote = self.pending_graphs.remote
-        remote.at_first = self.budget.is_free
-        return remote
-
-    def _make(self, group: Group) -> Route | None:
-        """Make an entry of a path, alone or in a tree with others. Returns the first route to try."""
-        for other in self.routes.entries:
-            group.relaxed.update(other.varying())
-            group.learn_from(other.group)
-        for text in self.marks.apply(group):
-            self.event_log.record("relax", text)
-        entry = self._entry(group, self._away)
-        if entry is None:
-            return None
-        self.policy.made()
-        self._arrange([entry], [e for e in self.routes.entries if e.group is entry.group and not _beside(e, entry)])
-        while (oldest := self.routes.surplus) is not None:
-            self.event_log.record(
-                "evicted", f"the graph used longest ago, at call {oldest.used}, made room for another one"
-            )
-            self.paths.forget([entry.group for entry in oldest.entries])
-            self._arrange([], oldest.entries)
-        return self.routes.first
-
-    def _remake(self, route: Route) -> Route | None:
-        """Make the entries of a route again after a relaxation. Returns the first route to try."""
-        away = self._away
-        pairs = [(old, made) for old in route.entries if (made := self._entry(old.group, away)) is not None]
-        self.pending_graphs.instead = None
-        if not pairs:
-            return None
-        self._arrange([made for _, made in pairs], [old for old, made in pairs if not _beside(old, made)])
-        return self.routes.first
-
-    def _entry(self, group: Group, remote: RemoteLowering | None = None) -> Entry | None:
-        """Return an entry of a path; None if there is none. Raises Pending while ``remote`` makes it."""
-        try:
-            with observing(self.passes):
-                entry = make_entry(group, self.routes.executor, self.recursion.variant_table, remote)
-            if entry.launch.differentiable is not None and self._doubled is not None:
-                raise Refused(self._doubled)
-        except Split as split:
-            return self._entry(group, remote) if group.forgoes() else self._split(group, split, remote)
-        except NotBatched as unrolled:
-            group.refusal = unrolled.refusal
-            self._unroll(unrolled.refusal)
-            return None
-        except Refused as refused:
-            if group.forgoes():
-                return self._entry(group, remote)
-            group.refusal = self.event_log.placed(refused.refusal)
-            if self.passes is not None:
-                self.passes.refused(str(group.refusal))
-            if group.cut:
-                self.event_log.unroll(str(group.refusal), group.refusal)
-                return None
-            self.counts.refused += 1
-            self.event_log.refuse(group.refusal)
-            if not self.routes.entries and not self._cut([replace(group.traces[-1], refusals=[refused.refusal])]):
-                self.policy.give_up(str(group.refusal))
-            return None
-        self.counts.compiles += 1
-        if self.counts.compiles == 1:
-            self._since = self._now  # runs watched before there was a graph say nothing of what graphs serve
-        if self.passes is not None:
-            self.passes.made(entry)
-        if group.hosted:
-            text = f"the host makes selections between parts of the graph: {group.hosted}"
-            self.event_log.record("hosted", text, reason="selection-on-host")
-        self._report_sizes(group, entry)
-        forget_sources()  # of most steps no more is learnt
-        give_back()
-        return entry
-
-    def _split(self, group: Group, split: Split, remote: RemoteLowering | None) -> Entry | None:
-        """Make an entry for the latest sizes; each other size gets an entry of its own."""
-        for why in dict.fromkeys(split.parts.values()):
-            self.event_log.record("split", f"{why}. An entry is made for each size.", reason="size-fixed")
-        *others, last = self.paths.split(group, split.parts)
-        self._replace(group, others)
-        if remote is not None:
-            self.pending_graphs.instead = partial(self._make, last)  # the group that was split is not tried again
-        return self._entry(last, remote) if len(last.traces) > 1 else None
-
-    def _replace(self, group: Group, parts: list[Group]) -> None:
-        """Replace a graph that selects by itself, and is not right for some numbers of elements, by graphs for which
-        the host selects: one for each of the ``parts`` but that of the last run, which is made next."""
-        gone = [entry for entry in self.routes.entries if entry.group is group and entry.lowered.sized]
-        if not gone:
-            return
-        made = [self._entry(part) for part in parts if len(part.traces) > 1 and part.refusal is None]
-        self._arrange([entry for entry in made if entry is not None], gone)
-
-    def _report_sizes(self, group: Group, entry: Entry) -> None:
-        """Report which sizes have become inputs."""
-        dimensions, reported = (
-            entry.plan.dimensions,
-            {size for other in self.routes.entries for size in other.group.sizes},
-        )
-        for members, sizes in zip(dimensions.symbols, dimensions.seen, strict=True):
-            new = [(o, dim) for o, dim in members if (o.token, dim) not in group.sizes]
-            group.sizes.update((o.token, dim) for o, dim in new)
-            if any((o.token, dim) not in reported for o, dim in new):
-                names = ", ".join(str(access_path.then(Step.SIZE, dim)) for access_path, dim in new)
-                met = ", ".join(map(str, dict.fromkeys(sizes)))
-                self.event_log.record("relax", f"{names} was {met}: relaxed, it is an input from now on")
 
     def _report_miss(self, broken: Sequence[Assumption], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Report why an entry's guards do not hold. A shorter list breaks all assumptions about its last elements, so
@@ -428,7 +272,7 @@ class Learning:
                     )
                 for other in route.entries:
                     other.group.relaxed.update(token for some in tokens for token in some)
-                made = self.begin(partial(self._remake, route))
+                made = self.begin(partial(self.maker.remake, route))
                 if made is not None or self.pending_graphs.waits:
                     return made
         return None
@@ -491,28 +335,20 @@ class Learning:
         in another order than in eager."""
         for entry in self.routes.entries:
             if (differentiable := entry.launch.differentiable) is not None and differentiable.doubled:
-                self._doubled = self.event_log.placed(DOUBLED)
+                self.maker.doubled = self.event_log.placed(DOUBLED)
                 self.counts.refused += 1
-                self.event_log.refuse(self._doubled)
-                self.drop(entry, str(self._doubled), DOUBLED.reason)
+                self.event_log.refuse(self.maker.doubled)
+                self.drop(entry, str(self.maker.doubled), DOUBLED.reason)
 
     def end(self) -> None:
         """Close all graphs."""
         self.pending_graphs.cease()
-        self._arrange([], self.routes.entries)
-
-    def _arrange(self, new: Sequence[Entry], gone: Sequence[Entry]) -> None:
-        self.routes.arrange(new, gone, self._entry)
+        self.maker.arrange([], self.routes.entries)
 
     def drop(self, entry: Entry, why: str, reason: str = "entry-dropped") -> None:
         """Take an entry out of use. No other entry is made of its path."""
-        self._arrange([], [entry])
+        self.maker.arrange([], [entry])
         entry.group.refusal = Refusal(reason, "an entry was dropped", why)
         self.event_log.record("dropped", why, reason=reason)
         if not self.routes.entries and self.paths.are_refused:
             self.policy.give_up(why)
-
-
-def _beside(old: Entry, new: Entry) -> bool:
-    """Whether ``old`` stays beside ``new``: both hold a number that varies at a fixed value."""
-    return bool(old.lowered.pinned and new.lowered.pinned)
