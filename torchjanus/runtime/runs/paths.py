@@ -200,7 +200,9 @@ class Paths:
         return all(group.refusal is not None for group in self._groups.values())
 
     def difference(self) -> tuple[str, Place]:
-        """Return where the last watched runs took different paths, in words, and the place."""
+        """Return where the last watched runs took different paths, in words, and the place; "" if there is one path."""
+        if self.count < 2:
+            return "", NOWHERE
         for before in reversed(self.latest[:-1]):
             if (parting := _parting(before, self.latest[-1])) is not None:
                 one, other = parting
