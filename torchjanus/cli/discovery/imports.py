@@ -24,7 +24,7 @@ from typing import Any
 
 from torchjanus.cli.discovery.candidates import Candidate, candidates, mentions_training
 from torchjanus.cli.discovery.outline import NotOutlined, Outlined, outline
-from torchjanus.cli.discovery.steps import AFTER, Step
+from torchjanus.cli.discovery.steps import AFTER, EVALUATION, Step
 from torchjanus.rewrite.source import FUTURE, Found, adopt, compile_alone, definitions, filled
 from torchjanus.rewrite.syntax.sites import location_of
 from torchjanus.rewrite.syntax.walk import place
@@ -137,6 +137,7 @@ def _step(file: str, candidate: Candidate, found: Found, plain: CodeType, after:
     except SyntaxError as error:
         raise NotOutlined(f"it cannot stand by itself: {error.msg}") from error
     adopt(code, found)
+    after *= EVALUATION if candidate.kind == "evaluation" else 1.0
     return Step(code, candidate.name, f"{candidate} of {os.path.basename(file)}", after)
 
 

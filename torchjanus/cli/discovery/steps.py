@@ -9,11 +9,13 @@ from typing import Any
 
 from torchjanus.runtime import Speculated, speculate
 
-__all__ = ["AFTER", "Step"]
+__all__ = ["AFTER", "EVALUATION", "Step"]
 
 # What Python's calls of a step take together before one is watched. Learning costs about as much, so a step that is
 # called a few times only is hardly slower, and one that is called for minutes starts a second later.
 AFTER = 1.0  # seconds
+# Times as long for a step that does not train: beside a training it takes little time in all, and less is to be gained.
+EVALUATION = 5.0
 
 
 class Step:
