@@ -288,6 +288,9 @@ class Recorder(TorchFunctionMode):
         if any(self.tensors[number].grad_fn is not None for number in escapes):
             gc.collect()  # a cycle of autograd's may be all that holds it
             escapes = self._alive()
+        if any(self.tensors[n].is_leaf and self.tensors[n].grad is not None for n in escapes):
+            what = "a tensor that the step has computed lives on with its gradient"
+            self.refuse("coexecution-open", what, "the graph writes the gradients of tensors from outside.", NOWHERE)
         bound = () if self.is_refused() else self._bound(escapes)
         if self.refusal is not None:
             return None

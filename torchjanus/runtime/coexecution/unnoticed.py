@@ -6,6 +6,7 @@ mode of co-execution does not count.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -36,6 +37,8 @@ _inside = 0
 
 def _has_torch_function(relevant: Iterable[Any]) -> bool:
     if not ACTIVE.calls or torch._C._len_torch_function_stack() != 1:
+        return bool(_original(relevant))
+    if sys._getframe(1).f_code.co_filename == torch._ops.__file__:  # a higher-order operator: calls of it are events
         return bool(_original(relevant))
     kinds = {type(one) for one in relevant} - {torch.Tensor, torch.nn.Parameter, Placeholder}
     return any(
