@@ -17,6 +17,7 @@ PROGRAMS: dict[str, float] = {
     "accumulated_gradients": 0.9,  # its updates
     "adversarial_pictures": 0.9,
     "attentive_translation": 0.5,  # a graph for each pair of lengths and each choice of teacher forcing
+    "bayes_by_backprop": 0.9,
     "beam_captions": 0.75,  # a graph for each length of the captions; the search in every eighth call
     "bert_pairs": 0.9,
     "binary_weights": 0.9,
@@ -37,6 +38,7 @@ PROGRAMS: dict[str, float] = {
     "neural_ode": 0.9,  # its updates: how often the field is evaluated depends on fetched numbers
     "packed_names": 0.75,  # a graph for each set of lengths
     "private_gradients": 0.9,
+    "quantised_training": 0.75,  # two of its three phases begin after the tenth call
     "replayed_values": 0.65,  # the training; the play and the batch differ in each call
     "sklearn_report": 0.9,
     "sparse_citations": 0.75,  # its updates and what reads no sparse tensor
