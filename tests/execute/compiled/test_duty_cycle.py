@@ -19,12 +19,15 @@ LONG = 600.0  # seconds: far more than anything here takes
 
 
 class Machine:
-    """Two cores, of which the program uses ``used``; its clocks, and how long it has slept."""
+    """Some cores, of which the program uses ``used``; its clocks, and how long it has slept."""
 
-    def __init__(self, used: float) -> None:
-        self.used = used
+    def __init__(self, used: float, cores: float = 2.0) -> None:
+        self.used, self.cores = used, cores
         self.wall = self.processor = self.slept = 0.0
-        self.duty = DutyCycle(lambda: self.wall, lambda: self.processor, lambda: 2.0, self.sleep)
+        self.threads = 2
+        self.duty = DutyCycle(
+            lambda: self.wall, lambda: self.processor, lambda: self.cores, self.sleep, lambda: self.threads
+        )
 
     def sleep(self, seconds: float) -> None:
         self.wall += seconds
@@ -89,6 +92,20 @@ def test_a_child_works_all_the_time_where_the_program_leaves_a_core() -> None:
     machine.wall += 1.0
     machine.duty.look()
     assert child.works
+
+
+@pytest.mark.parametrize(
+    ("threads", "used", "free"), [(8, 3.0, False), (8, 1.0, True), (4, 3.0, True), (4, 7.5, False)]
+)
+def test_threads_that_compute_now_and_then_need_their_cores(threads: int, used: float, free: bool) -> None:
+    machine = Machine(used, cores=8.0)
+    machine.threads = threads
+    child = Child(machine)
+    machine.duty.add(child, 0.25)
+    for _ in range(20):
+        machine.call(0.01)
+    assert (machine.slept == 0.0) is free
+    assert child.works is free
 
 
 def test_nobody_sleeps_for_a_child_that_has_ended_or_that_is_waited_for() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
-from torchjanus.runtime import Speculated, speculate
+from torchjanus.runtime import Speculated, speculate, vary
 
 __all__ = ["AFTER", "EVALUATION", "Step"]
 
@@ -16,6 +16,7 @@ __all__ = ["AFTER", "EVALUATION", "Step"]
 AFTER = 1.0  # seconds
 # Times as long for a step that does not train: beside a training it takes little time in all, and less is to be gained.
 EVALUATION = 5.0
+SCHEDULED = "*.param_groups[*]['lr']"  # an input from the first graph on: most scripts have a schedule of it
 
 
 class Step:
@@ -53,7 +54,7 @@ class Step:
             finally:
                 self._calls += 1
                 self._seconds += time.perf_counter() - begun
-        self.speculated = speculate(self._fn)
+        self.speculated = vary(SCHEDULED)(speculate(self._fn))
         self.speculated.times.before = self._calls, self._seconds
         return self.speculated(*args, **kwargs)
 

@@ -6,13 +6,12 @@ stopped while the program works; once the program has worked for a while, it sle
 works meanwhile. The sum of both times is what the work costs, and it is known, so it can be charged for.
 
 How many cores are left is measured while children are stopped: the processor time of this process by time elapsed. With
-a core to spare children work all the time. This module does not know what they do.
+a core to spare, and fewer threads than cores, children work all the time. This module does not know what they do.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import threading
 import time
@@ -20,11 +19,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+import torch
+
 __all__ = ["DUTY", "DutyCycle", "cores"]
 
-SLICE = 0.02  # seconds that children get at once, at least: stopping and resuming them takes a millisecond
+SLICE = 0.04  # seconds that children get at once, at least: stopping and resuming them takes a millisecond or two
 LONGEST = 0.05  # seconds of one slice, or as long as the call before it
-SPARE = 0.75  # cores that the program must leave for children to work all the time
+SPARE = 0.9  # cores that the program must leave for children to work all the time
+ALONE = 1.1  # cores that a program uses at most if it computes in one thread
 OBSERVED = 0.02  # seconds over which that is measured
 AGAIN = 2.0  # seconds after which it is measured again: a program has phases
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds of processor time, and of which period
@@ -59,7 +61,7 @@ class DutyCycle:
     """The children of this process, and the time that they are given.
 
     ``wall``, ``processor``: clocks in seconds, of elapsed time and of the processor time of this process;
-    ``available``: how many cores there are.
+    ``available``: how many cores there are; ``threads``: how many threads torch computes with.
     """
 
     def __init__(
@@ -68,9 +70,11 @@ class DutyCycle:
         processor: Callable[[], float] = time.process_time,
         available: Callable[[], float] = cores,
         sleep: Callable[[float], None] = time.sleep,
+        threads: Callable[[], int] = torch.get_num_threads,
     ) -> None:
         self.working = False  # whether there are children
         self._wall, self._processor, self._available, self._sleep = wall, processor, available, sleep
+        self._threads = threads
         self._lock = threading.RLock()
         self._children: list[tuple[Pausable, float]] = []
         self._paused = False
@@ -131,10 +135,14 @@ class DutyCycle:
                 self._resume()
 
     def _is_core_left(self, now: float) -> bool:
-        """Whether the program leaves a core, as far as that is known."""
+        """Whether the program leaves a core, as far as that is known.
+
+        Torch's threads are on all cores when they compute, even if that is only now and then."""
         elapsed = now - self._since[0]
-        used = (self._processor() - self._since[1]) / elapsed if elapsed >= OBSERVED else math.inf
-        return self._available() - used >= SPARE
+        if elapsed < OBSERVED:
+            return False
+        used, available = (self._processor() - self._since[1]) / elapsed, self._available()
+        return available - used >= SPARE and (self._threads() < available or used <= ALONE)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:

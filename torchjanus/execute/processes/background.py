@@ -26,7 +26,7 @@ __all__ = ["MOST_SECONDS", "Pending", "Ticket", "busy", "submit"]
 MOST_SECONDS = 900.0  # for one compilation; a loop of 500 iterations, unrolled, was seen to take 260
 # What the processes get of the program's time where it leaves no core (see DutyCycle). A graph of 1,500 operations is
 # lowered in five seconds, and compiled in a minute.
-LOWERING_SHARE, COMPILING_SHARE = 0.3, 0.06
+LOWERING_SHARE, COMPILING_SHARE = 0.4, 0.06
 _LOOK = 0.1  # seconds between two looks whether the program leaves a core
 _JOINED = 10.0  # seconds that the end of the program waits for an artifact that is being loaded
 
