@@ -32,7 +32,8 @@ class LiveOutUses:
         self, trace: Trace, frames: LoopSnapshots, switches: SwitchSites, resolving: ArmResolution, acting: ArmEffects
     ) -> None:
         self.counting = acting.counting
-        self.numbers = acting.held.states[-1]  # the numbers that variables hold after the last iteration
+        numbers = acting.held.states[-1]  # that variables hold after the last iteration
+        self.moving = [(name, held) for name, held in numbers.items() if name in self.counting.moving]
         self.trace, self.frames, self.switches, self.resolving = trace, frames, switches, resolving
         start, end = frames.starts[0], frames.end
         self.made = {ref.number for e in trace.events[start:end] if isinstance(e, Op) for ref in e.outs}
@@ -73,14 +74,14 @@ class LiveOutUses:
 
     def is_counted(self, expr: Any) -> bool:
         """Whether a loop-carried variable holds this number after the loop."""
-        return any(is_content(held, expr) for name, held in self.numbers.items() if name in self.counting.moving)
+        return any(is_content(held, expr) for _, held in self.moving)
 
     def number(self, value: Any) -> Any:
         """Return the variable that this use of a number means; None if it is loop-invariant. Raises NotMergeable."""
         token = value.token if isinstance(value, Expr) else token_of(value)
         candidates: set[Source] = {("constant", token)}
-        for name, held in self.numbers.items():
-            if name in self.counting.moving and is_content(held, value):
+        for name, held in self.moving:
+            if is_content(held, value):
                 candidates.add(("name", self.counting.name(name)))
         key = ("number", self.where, self.count)
         self.count += 1

@@ -29,6 +29,7 @@ from torchjanus.trace.loops.records import LoopSnapshots
 __all__ = ["SWITCHES", "SWITCH_OPERANDS", "LoopMerger"]
 
 MOST = 32  # loops
+MOST_FAILED = 48  # attempts to merge that fail, in one run: what is left then is a path of its own
 # ``if`` statements that tensors decide and that took both arms, for which each path has a graph of its own. That needs
 # up to two to this power of graphs, but no switch, and so they run faster.
 APART = 3
@@ -107,16 +108,17 @@ class LoopMerger:
         ranges = [(one.starts[0], one.end) for one in merged.iterations if one.starts]
         ranges += [(one.starts[0], one.end) for one in merged.frames if one.starts]
         merged = ACCUMULATORS.gave(functional_accumulators(merged, ranges))
-        done = False
-        while (loop := self._next(merged, passed)) is not None:
+        done, failed = False, 0
+        # Each attempt looks at all events, and a run may have hundreds of loops and regions.
+        while failed < MOST_FAILED and (loop := self._next(merged, passed)) is not None:
             try:
                 merged = SWITCHES.run(merged, _MergeContext(self, loop))
             except NotMergeable as error:
                 trace.remarks.note(loop.place, error.reason, error.detail)
-                passed += 1
+                passed, failed = passed + 1, failed + 1
             except Refused as error:
                 trace.remarks.note(loop.place, error.refusal.reason, error.refusal.what)
-                passed += 1
+                passed, failed = passed + 1, failed + 1
             else:
                 trace.remarks.merged(loop.place)
                 passed, done = 0, True

@@ -6,6 +6,7 @@ iterations are written is not known here.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -191,15 +192,18 @@ class LiveOutRewriter(TraceRewriter):
                 self.recipes[id(event)] = tuple(map(self.recipe, old.recipes[id(event)]))
         plains = [*old.plain[self.frames.plains[-1] :], *old.given[self.frames.given[-1] :]]
         regions = [one for one in old.frames if one.region and one.starts[0] >= self.end]
+        computed = defaultdict(list)  # by the position of the event before which Python computes
+        for plain in plains:
+            if self.end < len(old.events) or plain.position >= len(old.events):
+                computed[max(plain.position, self.end)].append(plain)
         begun: list[tuple[LoopSnapshots, Any]] = []
         for position, event in enumerate(old.events[self.end :], self.end):
             while begun and begun[-1][0].end <= position:
                 frames, context = begun.pop()
                 self.after.leave(context, frames.place)
             begun += [(one, self.after.context) for one in regions if one.starts[0] == position]
-            for plain in plains:
-                if plain.position == position or (plain.position < position == self.end):
-                    self._compute(plain)
+            for plain in computed.pop(position, ()):
+                self._compute(plain)
             what = (type(event).__name__, getattr(event, "name", ""), event.place)
             self.after.begin((*what, subject_of(event)) if isinstance(event, Fact) else what, isinstance(event, Fact))
             self.stacked = []
@@ -211,8 +215,8 @@ class LiveOutRewriter(TraceRewriter):
                         found.append(self.mark(ref.number))
                         self.marked[ref.number] = found[-1].outs[0].number
                         self.marks_behind.append((operations, position + 1))
-        for plain in plains:
-            if plain.position >= len(old.events):
+        for left in computed.values():
+            for plain in left:
                 self._compute(plain)
         self.after.begin("result")
         result = None if old.result is None else self.recipe(old.result)
