@@ -39,7 +39,10 @@ BOUNDED = {
     ],
     "the modules, operators and functions of this process": [
         "execute/backends/expressions/interpreter.py:_found",
+        "runtime/coexecution/composites.py:_changed",
+        "runtime/coexecution/composites.py:_wrapped",
         "runtime/coexecution/kinds.py:_called",
+        "runtime/launch/results.py:_freed",  # names of autograd's nodes
         "runtime/coexecution/observer.py:_is_numeric",
         "runtime/coexecution/observer.py:_is_plain",
         "runtime/coexecution/observer.py:_of_file",

@@ -18,7 +18,7 @@ from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.runtime import default_executor
 from torchjanus.runtime.entries import engine, race
 from torchjanus.runtime.entries.engine import EXECUTORS, Engine
-from torchjanus.runtime.learning import learning
+from torchjanus.runtime.learning import entry_maker
 
 
 class Noted:
@@ -149,7 +149,7 @@ def test_memory_is_given_back_when_a_graph_is_made_and_when_its_executor_is_chos
     fake: type[Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[str] = []
-    monkeypatch.setattr(learning, "give_back", lambda: given.append("made"))
+    monkeypatch.setattr(entry_maker, "give_back", lambda: given.append("made"))
     monkeypatch.setattr(engine, "give_back", lambda: given.append("chosen"))
     made = Step("inductor")
     made.calls(3)

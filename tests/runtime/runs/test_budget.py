@@ -12,7 +12,7 @@ import torch
 
 import torchjanus
 from torchjanus.execute.processes.background import Ticket
-from torchjanus.runtime.learning import learning, policy
+from torchjanus.runtime.learning import entry_maker, policy
 from torchjanus.runtime.runs import budget
 from torchjanus.runtime.runs.budget import AT_ONCE, BURST, FREE_CALLS, SHARE, TIMED, UNLIKE, WASTED, Budget
 
@@ -351,7 +351,7 @@ def limit(fast: Any, clock: Clock) -> Budget:
 def test_a_function_that_makes_graph_after_graph_runs_as_it_is_meanwhile(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = learning.make_entry
+    real = entry_maker.make_entry
 
     def make_entry(*args: Any) -> Any:
         clock.now += 10.0
@@ -361,7 +361,7 @@ def test_a_function_that_makes_graph_after_graph_runs_as_it_is_meanwhile(
         clock.now += 0.1
         return step(x, kind)
 
-    monkeypatch.setattr(learning, "make_entry", make_entry)
+    monkeypatch.setattr(entry_maker, "make_entry", make_entry)
     fast = torchjanus.speculate(slow, watch=2, executor="replay")
     account = limit(fast, clock)
     x = torch.tensor([0.5, 2.0])

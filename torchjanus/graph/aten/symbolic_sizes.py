@@ -25,7 +25,6 @@ from torch.utils._sympy import functions
 from torchjanus.core.errors import JanusError
 from torchjanus.graph.aten.strides import MeasuredStrides
 from torchjanus.graph.ir.program import Dimension, Formula, Input, Measured, Symbol
-from torchjanus.rewrite.hooks.native_warnings import silenced
 from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["Fixed", "Symbolic", "are_alike", "geometry", "hint", "key", "quiet", "value_of_formula"]
@@ -85,14 +84,13 @@ _TRACEABLE: dict[Callable[..., Any], Callable[..., Any]] = {
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence torch's loggers and warnings while tracing, which may fail; the failure is handled."""
+    """Silence torch's loggers while tracing, which may fail; the failure is handled."""
     loggers = [logging.getLogger(name) for name in _COMPLAINING]
     before = [logger.disabled for logger in loggers]
     try:
         for logger in loggers:
             logger.disabled = True
-        with silenced():
-            yield
+        yield
     finally:
         for logger, disabled in zip(loggers, before, strict=True):
             logger.disabled = disabled

@@ -161,11 +161,11 @@ def one_of_each(optimizer: Any, chosen: frozenset[int]) -> Any:
 
 def _met(func: _Function) -> _Function:
     @functools.wraps(func)
-    def call(first: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         composer = ACTIVE.composer
-        if composer is None:
-            return func(first, *args, **kwargs)
-        return composer.composite(func, first, args, kwargs)
+        if composer is None or not args:  # the first argument was given by its name
+            return func(*args, **kwargs)
+        return composer.composite(func, args[0], args[1:], kwargs)
 
     return call
 

@@ -18,7 +18,6 @@ from torchjanus.core.access_path import Step
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks import Semantics, class_keyword, made_class
-from torchjanus.rewrite.hooks.native_warnings import place_warnings
 from torchjanus.semantics.calls.recursions import Recursions
 from torchjanus.semantics.containers.number_rows import Columns
 from torchjanus.semantics.containers.releasing import forget
@@ -72,7 +71,6 @@ class Watch(Protocols):
     def __init__(self, state: WatchState, outer: Watch | None = None) -> None:
         """``outer``: the watch of the caller, if a recursive call is watched."""
         super().__init__()
-        place_warnings()
         state.connect(self)
         self.state = state
         self.recording = state.recording
