@@ -23,6 +23,7 @@ OTHERS = {
     "runtime/learning/learning.py",
     "runtime/parts/calls.py",
     "runtime/parts/cutting.py",
+    "runtime/parts/targets.py",
 }
 
 

@@ -493,6 +493,7 @@ def test_methods_of_the_steps_own_object_are_parts_where_the_program_sees_when_o
     assert not run.why and run.served >= 8, run
 
 
+@pytest.mark.slow
 def test_the_share_of_a_part_is_that_of_the_programs_time(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchjanus.runtime.parts import skeleton
 

@@ -135,6 +135,7 @@ def test_every_optimizer_is_equal_to_eager(kind: str) -> None:
     alike(KINDS[kind], plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [sgd, adam])
 def test_the_three_calls_are_one_event_each(kind: Any, taken: list[str]) -> None:
     step = alike(kind, plain)
@@ -144,6 +145,7 @@ def test_the_three_calls_are_one_event_each(kind: Any, taken: list[str]) -> None
         assert taken.count(name) >= served - 2
 
 
+@pytest.mark.slow
 def test_a_rate_that_changes(taken: list[str]) -> None:
     def kind(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=0.01)
@@ -318,6 +320,7 @@ def test_the_program_s_own_code_runs_for_each_parameter(taken: list[str]) -> Non
     assert "step" not in taken
 
 
+@pytest.mark.slow
 def test_hooks_of_an_optimizer_are_the_program_s(taken: list[str]) -> None:
     def body(made: Made, number: int, x: Tensor) -> Any:
         if made.more is None:
