@@ -18,13 +18,11 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 import torchjanus
+from benchmarks.cost.runs import in_turn
 from benchmarks.programs.steps import PROGRAMS, make
 from benchmarks.record import write
 
@@ -124,25 +123,10 @@ def others(count: int) -> Iterator[None]:
 
 def measure(name: str, threads: int, limit: float, busy: bool) -> list[Run]:
     """Return a first and a second run of a program. Raises RuntimeError if one fails."""
-    runs = []
-    with tempfile.TemporaryDirectory() as folder, others((os.cpu_count() or 1) if busy else 0):
-        (Path(folder) / "kept").mkdir(mode=0o700)
-        for number in range(2):
-            environment = {
-                **os.environ,
-                "TORCHJANUS_CACHE": str(Path(folder) / "kept"),
-                "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / f"inductor-{number}"),
-                "OMP_NUM_THREADS": str(threads),
-            }
-            command = ["-m", "benchmarks.cost.first_gain", "--child", name, "--threads", str(threads)]
-            done = subprocess.run(
-                [sys.executable, *command, "--seconds", str(limit)],
-                env=environment, capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if done.returncode != 0:
-                raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
-            runs.append(Run(name, number > 0, **json.loads(done.stdout.splitlines()[-1])))
-    return runs
+    options = ["--threads", str(threads), "--seconds", str(limit)]
+    with others((os.cpu_count() or 1) if busy else 0):
+        made = in_turn("benchmarks.cost.first_gain", name, options, threads, 2)
+        return [Run(name, number > 0, **run) for number, run in enumerate(made)]
 
 
 def table(runs: Sequence[Run]) -> Table:

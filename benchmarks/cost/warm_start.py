@@ -14,16 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 import torchjanus
+from benchmarks.cost.runs import in_turn
 from benchmarks.programs.steps import PROGRAMS, make
 from benchmarks.record import write
 from benchmarks.speed import papers
@@ -120,24 +116,8 @@ def child(name: str, limit: float) -> dict[str, Any]:
 
 def measure(name: str, limit: float, warm_runs: int = 1) -> list[Run]:
     """The first run of a program, and those after it."""
-    runs = []
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "kept").mkdir(mode=0o700)
-        for number in range(1 + warm_runs):
-            environment = {
-                **os.environ,
-                "TORCHJANUS_CACHE": str(Path(folder) / "kept"),
-                "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / f"inductor-{number}"),
-                "OMP_NUM_THREADS": "1",
-            }
-            done = subprocess.run(
-                [sys.executable, "-m", "benchmarks.cost.warm_start", "--child", name, "--limit", str(limit)],
-                env=environment, capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if done.returncode != 0:
-                raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
-            runs.append(Run(name, number > 0, **json.loads(done.stdout.splitlines()[-1])))
-    return runs
+    made = in_turn("benchmarks.cost.warm_start", name, ["--limit", str(limit)], 1, 1 + warm_runs)
+    return [Run(name, number > 0, **run) for number, run in enumerate(made)]
 
 
 def table(runs: Sequence[Run]) -> Table:

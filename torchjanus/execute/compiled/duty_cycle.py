@@ -12,6 +12,7 @@ a core to spare, and fewer threads than cores, children work all the time. This 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -48,8 +49,10 @@ class Pausable(Protocol):
         ...
 
 
+@functools.cache
 def cores() -> float:
-    """Return the number of cores that this process may use."""
+    """Return the number of cores that this process may use, as it was when that was first asked: each call of a step
+    asks."""
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
         quota, period = map(int, _QUOTA.read_text().split())

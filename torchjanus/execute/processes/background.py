@@ -97,8 +97,9 @@ class Ticket:
                     return
                 self._in_progress = True
                 self._pending = self._start()
-            if (child := self._pending.child) is not None and child.stoppable is not None:
-                DUTY.add(child.stoppable, self._share)
+            child = self._pending.child
+            if child is not None and (stoppable := child.stoppable) is not None:
+                DUTY.add(stoppable, self._share)
             self.candidate = _result(self._pending)
         except subprocess.TimeoutExpired:
             self.failure = TimeoutError(f"it took longer than {MOST_SECONDS:.0f} s")
