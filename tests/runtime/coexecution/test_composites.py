@@ -3,6 +3,7 @@ program does with gradients, groups, settings and state."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -135,7 +136,6 @@ def test_every_optimizer_is_equal_to_eager(kind: str) -> None:
     alike(KINDS[kind], plain)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [sgd, adam])
 def test_the_three_calls_are_one_event_each(kind: Any, taken: list[str]) -> None:
     step = alike(kind, plain)
@@ -145,7 +145,41 @@ def test_the_three_calls_are_one_event_each(kind: Any, taken: list[str]) -> None
         assert taken.count(name) >= served - 2
 
 
-@pytest.mark.slow
+class Finalized:
+    """An object of a cycle, which the collector finalizes."""
+
+    def __init__(self, seen: list[str]) -> None:
+        self.seen, self.itself = seen, self
+
+    def __del__(self) -> None:
+        self.seen.append("finalized")
+
+
+def test_what_the_collector_calls_is_not_the_program_s(taken: list[str]) -> None:
+    seen: list[str] = []
+
+    def body(made: Made, number: int, x: Tensor) -> Any:
+        for _ in range(20):
+            Finalized(seen)
+        return plain(made, number, x)
+
+    def callback(phase: str, info: Any) -> None:
+        seen.append(phase)
+
+    before, thresholds = [*gc.callbacks], gc.get_threshold()
+    gc.callbacks.append(callback)
+    gc.set_threshold(30, 1000, 1000)  # a collection wherever a few objects are made
+    try:
+        step = alike(adam, body)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(callback)
+    assert gc.callbacks == before
+    assert {"finalized", "start", "stop"} <= {*seen}
+    assert step.coexecution.served > 5
+    assert taken.count("step") >= step.coexecution.served - 2
+
+
 def test_a_rate_that_changes(taken: list[str]) -> None:
     def kind(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=0.01)
@@ -320,7 +354,6 @@ def test_the_program_s_own_code_runs_for_each_parameter(taken: list[str]) -> Non
     assert "step" not in taken
 
 
-@pytest.mark.slow
 def test_hooks_of_an_optimizer_are_the_program_s(taken: list[str]) -> None:
     def body(made: Made, number: int, x: Tensor) -> Any:
         if made.more is None:

@@ -55,7 +55,6 @@ def test_divergence_at_every_event(name: str) -> None:
     assert [event.text for event in twins.steps[1].events if event.kind == "fault"] == []
 
 
-@pytest.mark.slow
 def test_divergence_within_composite_events_and_after_them() -> None:
     twins = Twins(PROGRAMS["adam"], coexecuted)
     learnt(twins)

@@ -1,14 +1,17 @@
 """Watches, while a call is recorded, which functions of Python run: what torch's calls do not show.
 
 Functions that autograd or another operation calls back, custom functions of autograd, transforms, seeding, and code
-that asks for the exact class of an object. Knows nothing of events.
+that asks for the exact class of an object. What the collector of cycles calls (finalizers, callbacks) is not the
+program's: it runs wherever a collection happens to begin. Knows nothing of events.
 """
 
 from __future__ import annotations
 
 import dis
+import gc
 import os
 import sys
+import threading
 import types
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -56,12 +59,16 @@ class Observer:
         self.modules: set[str | None] = set()  # of code that has run
         self.foreign = 0  # calls of functions that are neither torch's nor the standard library's
         self._watching = False
+        self._thread = -1  # the one that is watched
+        self._collecting = False  # while it collects cycles
 
     def start(self) -> None:
         """Watch this thread from now on. Another profiler is left alone: then nothing may be learnt from the call."""
         if sys.getprofile() is None:
+            self._thread, self._watching = threading.get_ident(), True
+            gc.callbacks.insert(0, self._collection_begins)  # before all others, and after them
+            gc.callbacks.append(self._collection_ends)
             sys.setprofile(self._look)
-            self._watching = True
         else:
             self._refuse("coexecution-modes", "a profiler is at work", "there can be no second one.", NOWHERE)
 
@@ -70,6 +77,17 @@ class Observer:
         if self._watching:
             self._watching = False
             sys.setprofile(None)
+            for callback in (self._collection_begins, self._collection_ends):
+                if callback in gc.callbacks:  # the list is the program's, too
+                    gc.callbacks.remove(callback)
+
+    def _collection_begins(self, phase: str, _: dict[str, int]) -> None:
+        if phase == "start" and threading.get_ident() == self._thread:
+            self._collecting = True
+
+    def _collection_ends(self, phase: str, _: dict[str, int]) -> None:
+        if phase == "stop" and threading.get_ident() == self._thread:
+            self._collecting = False
 
     def _look(self, frame: types.FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
@@ -79,14 +97,15 @@ class Observer:
         elif event == "call":
             code = frame.f_code
             module = frame.f_globals.get("__name__")
-            self.modules.add(module)
-            self.foreign += not (is_seen_through(code.co_filename) or str(module).startswith("torchjanus."))
+            if not self._collecting:
+                self.modules.add(module)
+                self.foreign += not (is_seen_through(code.co_filename) or str(module).startswith("torchjanus."))
             found = _CODE.get(code) or _of_file(code.co_filename)
             if code.co_name == "compile_wrapper" and code.co_filename.startswith(_TORCH):  # torch.compile()
                 found = ("coexecution-modes", "calls a compiled function", "its calls of torch are not seen.")
             if found is not None:
                 self._say(*found, frame)
-            elif self.within:
+            elif self.within and not self._collecting:
                 named = str(frame.f_globals.get("__name__", "")).startswith("namedtuple_")
                 if not named and not _is_plain(code.co_filename):
                     self._say("coexecution-callback", f"torch calls {code.co_qualname}", _CALLBACK, frame)
