@@ -22,6 +22,7 @@ from torchjanus.core.errors import Unsupported
 from torchjanus.core.reasons import reasons
 from torchjanus.core.versions import VERSION, installed_torch
 from torchjanus.execute.compiled import server
+from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.runtime.report.explanation import explain
 
 __all__ = ["main"]
@@ -131,7 +132,8 @@ def run_command(options: argparse.Namespace, selection: Selection | None, *, alo
     if selection is not None:
         watch_imports(selection)
     if runtime.default_executor() != "replay":
-        server.start(forks=alone)  # it imports the rest of what it needs while the script loads its data
+        # It imports the rest of what it needs while the script loads its data, if there is a core for that.
+        server.start(forks=alone, imports=not DUTY.is_full())
     show_status()
     begin = time.perf_counter()
     exit_code = run(code, script, arguments, module)

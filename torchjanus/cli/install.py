@@ -18,6 +18,7 @@ from torchjanus.cli.script import execute
 from torchjanus.cli.summary import print_report, summary_of
 from torchjanus.core.errors import Unsupported
 from torchjanus.execute.compiled import server
+from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.runtime.report.explanation import explain
 
 __all__ = ["install"]
@@ -52,7 +53,7 @@ def install(*, report: bool = True, after: float = AFTER) -> None:
     _installed = selection = Selection(after=after)
     runtime.keep_speculated()
     watch_imports(selection)
-    if runtime.default_executor() != "replay":
+    if runtime.default_executor() != "replay" and not DUTY.is_full():
         server.start()
     if shell is not None:
         watch_cells(shell, selection)

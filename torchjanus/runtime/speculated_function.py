@@ -38,6 +38,7 @@ from torchjanus.runtime.parts.skeleton import Parts
 from torchjanus.runtime.pass_log.pass_log import PassLog, pass_log
 from torchjanus.runtime.runs.budget import Overhead
 from torchjanus.runtime.runs.call_times import CallTimes
+from torchjanus.runtime.runs.experience import Experience
 from torchjanus.runtime.runs.marks import Marks
 from torchjanus.runtime.runs.records import Event, Profile, Statistics
 from torchjanus.runtime.runs.saved_graphs import SavedGraphs
@@ -106,9 +107,18 @@ class Speculated(Generic[P, R]):
             passes=pass_log(self._name, home, self.fn),
             unserved=self._try_parts,
             marks=self._marks,
+            experience=self._experience,
         )
         self._coexecution = Coexecution(self.fn, learning.event_log) if coexecutes else None
         return self._part_of(self.fn, learning)
+
+    def _experience(self) -> Experience | None:
+        """Return what earlier runs of the same code have kept; None for what has no code."""
+        try:
+            target, _ = underlying(self.fn)
+        except Unsupported:
+            return None
+        return Experience.of(target.__code__)
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -327,6 +337,11 @@ class Speculated(Generic[P, R]):
         Unsupported where there is no graph yet, or no store (TORCHJANUS_CACHE).
         """
         return save(self._name, home_of(self.fn).file, self.entries, Path(path))
+
+    def called_before(self, calls: int, seconds: float) -> None:
+        """Note calls that Python has made before the function was speculated on, and how long they took."""
+        self.times.before = calls, seconds
+        self._learning.budget.before(calls, seconds)
 
     def expect(self, varying: Iterable[str], graphs: SavedGraphs) -> None:
         """Begin with what was saved: names of what varies, and graphs that the store has."""

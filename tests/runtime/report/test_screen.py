@@ -16,6 +16,7 @@ from tests.runtime.report import programs
 from torchjanus.core.errors import NOWHERE
 from torchjanus.runtime import Event
 from torchjanus.runtime.report.costs import Cost, _remedy
+from torchjanus.runtime.report.facts import _unwrapped
 from torchjanus.runtime.report.screen import HEIGHT
 from torchjanus.runtime.runs.call_times import COMPILED, GRAPH, KEPT, MOST_BINS, WATCHED, CallTimes
 
@@ -177,3 +178,16 @@ def test_the_way_out_names_numbers_and_sizes_only() -> None:
     assert remedies[1] == "Nothing: it is an input now."
     assert "each gets a graph" in remedies[2]
     assert Cost("", NOWHERE, "", "", seconds=53.99).price == "54.0 s"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("((n % k) == 0)", "(n % k) == 0"),
+        ("(n % k) == 0", "(n % k) == 0"),
+        ("(a) and (b)", "(a) and (b)"),
+        ("((a))", "a"),
+    ],
+)
+def test_only_parentheses_around_the_whole_are_left_out(text: str, shown: str) -> None:
+    assert _unwrapped(text) == shown

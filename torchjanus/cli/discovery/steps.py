@@ -55,7 +55,7 @@ class Step:
                 self._calls += 1
                 self._seconds += time.perf_counter() - begun
         self.speculated = vary(SCHEDULED)(speculate(self._fn))
-        self.speculated.times.before = self._calls, self._seconds
+        self.speculated.called_before(self._calls, self._seconds)
         return self.speculated(*args, **kwargs)
 
     @property

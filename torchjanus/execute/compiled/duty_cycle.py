@@ -86,6 +86,10 @@ class DutyCycle:
         self._resumed = 0.0  # the elapsed time when they were resumed last
         self._stopped = 0.0  # seconds for which they have been stopped so far
 
+    def is_full(self) -> bool:
+        """Whether torch computes with a thread for each core, so that what children do takes time of the program's."""
+        return self._threads() >= self._available()
+
     @property
     def stopped(self) -> float:
         """Seconds for which children have been stopped so far."""
@@ -96,7 +100,8 @@ class DutyCycle:
         """Stop a child, until it is known whether there is a core for it. ``share``: seconds that it gets for each
         second of the program's work, if there is none."""
         with self._lock:
-            self._children.append((child, share))
+            if (child, share) not in self._children:
+                self._children.append((child, share))
             self.working = True
             if not self._waiting:
                 self._pause()

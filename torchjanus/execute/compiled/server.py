@@ -1,8 +1,8 @@
 """Starts children in milliseconds: a process that has imported what they need forks one for each order.
 
 Importing torch, Inductor and torchjanus takes seconds, which a program of a minute cannot wait. The server is started
-with the first watched call, imports beside it, and ends when it has had no order for a while or the program has ended.
-``torchjanus run`` starts it before the script, as a fork of itself, which has most of the imports.
+when a graph is going to be made, imports beside the program, and ends when it has had no order for a while or the
+program has ended. ``torchjanus run`` starts it before the script, as a fork of itself, which has most of the imports.
 Where there is no ``fork``, or the settings in the environment have changed since, children are started as before.
 This module does not know what the children do.
 """
@@ -27,10 +27,11 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Never
 
-__all__ = ["PRELOADED", "STOPS", "Forked", "close", "fork", "start"]
+__all__ = ["PRELOADED", "STOPS", "Forked", "Importing", "close", "fork", "importing", "start"]
 
 # Modules whose main() a child may run, and what these import when they are at work.
 PRELOADED = ("torchjanus.execute.processes.lowering", "torchjanus.execute.compiled.worker")
@@ -42,6 +43,8 @@ _LATER = (
 )  # fmt: skip
 NICENESS = 3  # of the server, and so of its children at least
 niceness = 0  # of this process, if the server has forked it
+_STOPPABLE = "--stoppable"  # to the server: its parent's main thread has started it
+_IMPORTED = 0  # in place of the number of a child that has ended: all is imported
 _IDLE = 120.0  # seconds without an order and without a child, after which the server ends
 _STEP = 0.02  # seconds between two looks at children that may have ended
 _LOOK = 0.25  # seconds between two looks whether the program is alive
@@ -90,6 +93,34 @@ class Forked:
             self.ended(-signal.SIGKILL)
 
 
+@dataclass(frozen=True, slots=True)
+class Importing:
+    """The server itself, as long as it imports: it may be stopped meanwhile. ``done`` is set once it has imported all,
+    or has ended."""
+
+    process: int
+    done: threading.Event
+
+    def pause(self) -> None:
+        """Stop it, until ``resume``."""
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._send(signal.SIGCONT)
+
+    def poll(self) -> int | None:
+        """Return 0 once it has imported all, else None."""
+        return 0 if self.done.is_set() else None
+
+    def _send(self, number: int) -> None:
+        # Until its end is noted, nobody has waited for it: the number is its own. Once it has imported all, it is not
+        # stopped any more, but it may have been before.
+        if number == signal.SIGCONT or not self.done.is_set():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.process, number)
+
+
 class _Fork:
     """A fork of this process that serves. It has the interface of ``Popen`` that is needed here."""
 
@@ -118,9 +149,10 @@ class _Fork:
 
 def _process_of_its_own() -> subprocess.Popen[bytes]:
     paths = os.pathsep.join(part for part in sys.path if part)
+    stoppable = [_STOPPABLE] if threading.current_thread() is threading.main_thread() else []
     return subprocess.Popen(
-        [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": paths, **_ENVIRONMENT}, process_group=0,
+        [sys.executable, "-m", __name__, *stoppable], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": paths, **_ENVIRONMENT}, process_group=0,
     )  # fmt: skip
 
 
@@ -129,13 +161,29 @@ class _Server:
 
     def __init__(self, begin: Callable[[], subprocess.Popen[bytes] | _Fork]) -> None:
         self.settings = _settings()
+        # What the system sees is the end of the thread that has started it: only the main thread lives as long as the
+        # program.
+        self.ends_with_parent = threading.current_thread() is threading.main_thread()
         self._process = begin()
         self._lock = threading.Lock()
         self._children: dict[int, Forked] = {}
         self._orders = 0
+        self._asked = False  # whether it was asked to import
+        self.imported = threading.Event()  # or it has ended
         self.alive = True
         self._listener = threading.Thread(target=self._listen, name="torchjanus children", daemon=True)
         self._listener.start()
+
+    @property
+    def process(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
+    def prepare(self) -> None:
+        """Let it import what children need."""
+        if not self._asked:
+            self._asked = True
+            self.send({"prepare": True})
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send a message; whether the server could be reached."""
@@ -165,10 +213,14 @@ class _Server:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             number, code = map(int, line.split())
+            if number == _IMPORTED:
+                self.imported.set()
+                continue
             child = self._children.pop(number, None)
             if child is not None:
                 child.ended(code)
         self.alive = False
+        self.imported.set()
         self._process.wait()
         for child in [*self._children.values()]:
             child.ended(-signal.SIGKILL)
@@ -187,15 +239,25 @@ _server: _Server | None = None
 _starting = threading.Lock()
 
 
-def start(*, forks: bool = False) -> None:
+def start(*, forks: bool = False, imports: bool = True) -> None:
     """Start the server, if there is none and there can be one. ``forks``: as a fork, since no code of the program has
-    run in this process, and torch has computed nothing."""
+    run in this process, and torch has computed nothing; ``imports``: it imports at once, not with the next start."""
     global _server
     if not hasattr(os, "fork") or not hasattr(os, "killpg"):
         return
     with _starting:
         if _server is None or not _server.alive:
             _server = _Server(_Fork if forks and threading.active_count() == 1 else _process_of_its_own)
+        if imports:
+            _server.prepare()
+
+
+def importing() -> Importing | None:
+    """Return the server, if it imports now and may be stopped: the system ends it with the program all the same."""
+    server = _server
+    if not STOPS or server is None or not server.ends_with_parent or server.imported.is_set():
+        return None
+    return Importing(server.process, server.imported)
 
 
 def fork(module: str, folder: str, environment: Mapping[str, str]) -> Forked | None:
@@ -239,7 +301,9 @@ class _Serving:
 
     def __init__(self, answers: int, imports: Sequence[str]) -> None:
         self._answers = answers
-        self._imports = deque(imports)  # what is left to import: one at a time, so that no order waits for all
+        self._imports = deque(imports)  # what is left to import
+        self._importing = False
+        self._held: list[dict[str, Any]] = []  # orders that came meanwhile: each child would import the rest itself
         self._running: dict[int, tuple[int, str]] = {}  # by process: the order, and the folder
         self._text = b""
 
@@ -247,7 +311,7 @@ class _Serving:
         """Serve until the program ends, or there is nothing to do for long."""
         owner, idle = os.getppid(), time.monotonic()
         while os.getppid() == owner and time.monotonic() - idle < _IDLE:
-            wait = 0.0 if self._imports else _STEP if self._running else _LOOK
+            wait = 0.0 if self._importing else _STEP if self._running else _LOOK
             ready, _, _ = select.select([0], [], [], wait)
             if ready:
                 read = os.read(0, 1 << 20)
@@ -257,17 +321,37 @@ class _Serving:
                 for line in lines:
                     self._take(json.loads(line))
             self._reap()
-            if self._imports and not ready:
-                with contextlib.suppress(ImportError):  # of another version of torch: imported when it is needed
-                    importlib.import_module(self._imports.popleft())
-            if self._running or ready or self._imports:
+            if self._importing and not ready:
+                self._import()
+            if self._running or ready or self._importing:
                 idle = time.monotonic()
         for process, (_, folder) in self._running.items():
             _signal(process, signal.SIGKILL)
             os.waitpid(process, 0)
             shutil.rmtree(folder, ignore_errors=True)
+        for folder in (message["folder"] for message in self._held if "folder" in message):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _import(self) -> None:
+        """Import one module; behind the last one, begin what was ordered meanwhile."""
+        if self._imports:
+            with contextlib.suppress(ImportError):  # of another version of torch: imported when it is needed
+                importlib.import_module(self._imports.popleft())
+            return
+        self._importing = False
+        os.write(self._answers, f"{_IMPORTED} 0\n".encode())
+        held, self._held = self._held, []
+        for message in held:
+            self._take(message)
 
     def _take(self, message: dict[str, Any]) -> None:
+        if "prepare" in message or (not self._importing and self._imports):
+            self._importing = True
+        if "prepare" in message:
+            return
+        if self._importing:
+            self._held.append(message)
+            return
         if "signal" in message:
             for process, (number, _) in self._running.items():
                 if number == message["child"]:
@@ -293,17 +377,17 @@ def _signal(process: int, number: int) -> None:
             send(process, number)
 
 
-def _end_with_parent() -> None:
-    """Let the system end this process when its parent ends: a stopped process cannot look whether it is alive."""
+def _when_parent_ends(number: signal.Signals) -> None:
+    """Let the system send this signal when the parent ends: a stopped process cannot look whether it is alive."""
     if STOPS:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _child(order: dict[str, Any]) -> None:
     """In the child: do what is ordered, as ``python -m`` of the module would, and end."""
     code = 1
     try:
-        _end_with_parent()
+        _when_parent_ends(signal.SIGKILL)
         os.setpgid(0, 0)
         log = os.open(Path(order["folder"]) / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -331,6 +415,7 @@ def _serve(orders: int, answers: int) -> Never:
     global niceness
     code = 1
     try:
+        _when_parent_ends(signal.SIGCONT)
         os.setpgid(0, 0)
         os.nice(NICENESS)
         niceness = NICENESS
@@ -349,6 +434,8 @@ def _serve(orders: int, answers: int) -> Never:
 def main() -> None:
     """The server: import what children need, then serve."""
     os.nice(NICENESS)
+    if _STOPPABLE in sys.argv:
+        _when_parent_ends(signal.SIGCONT)  # it looks at once, and removes what its children leave
     answers = os.dup(1)
     os.dup2(2, 1)  # whatever an import prints is no answer
     vars(importlib.import_module("torchjanus.execute.compiled.server"))["niceness"] = NICENESS  # not of __main__

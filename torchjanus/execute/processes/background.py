@@ -18,15 +18,16 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from torchjanus.execute.compiled import server
 from torchjanus.execute.compiled.child import Child
 from torchjanus.execute.compiled.duty_cycle import DUTY
 
-__all__ = ["MOST_SECONDS", "Pending", "Ticket", "busy", "submit"]
+__all__ = ["MOST_SECONDS", "Pending", "Ticket", "busy", "prepare", "submit"]
 
 MOST_SECONDS = 900.0  # for one compilation; a loop of 500 iterations, unrolled, was seen to take 260
 # What the processes get of the program's time where it leaves no core (see DutyCycle). A graph of 1,500 operations is
-# lowered in five seconds, and compiled in a minute.
-LOWERING_SHARE, COMPILING_SHARE = 0.4, 0.06
+# lowered in five seconds, and compiled in a minute; both are begun only once they are expected to pay.
+LOWERING_SHARE, COMPILING_SHARE = 0.4, 0.15
 _LOOK = 0.1  # seconds between two looks whether the program leaves a core
 _JOINED = 10.0  # seconds that the end of the program waits for an artifact that is being loaded
 
@@ -197,6 +198,13 @@ for _one in (_queue, _short):
     atexit.register(_one.close)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_one.forget)
+
+
+def prepare() -> None:
+    """Let the server of children import what they need."""
+    server.start()
+    if (importing := server.importing()) is not None:
+        DUTY.add(importing, LOWERING_SHARE)
 
 
 def submit(start: Callable[[], Pending], *, short: bool = False) -> Ticket:

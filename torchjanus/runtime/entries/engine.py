@@ -19,7 +19,7 @@ import torch
 from torchjanus.core.errors import Refused, Unsupported
 from torchjanus.core.settings import EXECUTOR
 from torchjanus.execute.backends.dynamo import OTHER, ByBackend, backend_named
-from torchjanus.execute.compiled import server
+from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.execute.compiled.inductor import Inductor
 from torchjanus.execute.compiled.loading import ready_to_load
 from torchjanus.execute.compiled.store import Verdict, look_around
@@ -27,7 +27,7 @@ from torchjanus.execute.cuda_graph.beside import Beside
 from torchjanus.execute.cuda_graph.device import Device, device_of
 from torchjanus.execute.cuda_graph.executor import CudaGraph
 from torchjanus.execute.memory import give_back
-from torchjanus.execute.processes.background import Ticket, submit
+from torchjanus.execute.processes.background import Ticket, prepare, submit
 from torchjanus.execute.processes.orders import CompileOrder, order_of, transfer_order
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.running.base import Executable, Violated
@@ -38,6 +38,7 @@ from torchjanus.graph.aten.segments import tail_of
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.runtime.entries.race import LEAD, Race
 from torchjanus.runtime.runs.budget import Budget
+from torchjanus.runtime.runs.payback import compiled
 
 __all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor", "make_ready"]
 
@@ -87,7 +88,7 @@ def default_executor(name: str | None = None) -> str:
 def make_ready(executor: str) -> None:
     """Import what compiling and loading need, which takes a second, and let the server of children do so beside it."""
     if executor in ("auto", "inductor"):
-        server.start()
+        prepare()
         look_around()
         ready_to_load()
 
@@ -184,10 +185,16 @@ class Engine:
         """What became of each candidate, for the report."""
         ticket = self._ticket
         if self._order is not None:
-            return [*self._notes, f"is compiled once it has made {PROVEN} calls"]
+            return [*self._notes, self._when_compiled()]
         if ticket is None:
             return [*self._notes]
         return [*self._notes, "inductor has compiled: the next call takes it" if ticket.over else f"inductor {ticket}"]
+
+    def _when_compiled(self) -> str:
+        if self.budget is None or not self.budget.limited or not DUTY.is_full():
+            return f"is compiled once it has made {PROVEN} calls"
+        after = compiled(len(self._compiled.graph.graph.nodes)).after
+        return f"is compiled once its step has run for {after:.0f} s: with a thread on each core that takes its time"
 
     @property
     def trying(self) -> bool:
@@ -263,7 +270,9 @@ class Engine:
         if self._order is not None:
             self._unproven -= 1
             if self._unproven <= 0:
-                self.ask()
+                self._unproven = PROVEN  # until the next look
+                if self._is_worth_compiling():
+                    self.ask()
         elif ticket is not None and ticket.over:
             with self._adopting:  # calls may come from several threads
                 if self._ticket is ticket:
@@ -274,6 +283,12 @@ class Engine:
                     elif ticket.failure is not None:
                         self._not_compiled(ticket.failure)
         return self._best.run(inputs, slots)
+
+    def _is_worth_compiling(self) -> bool:
+        """Whether the program has run for long enough, where compiling takes its time."""
+        if self.budget is None or not self.budget.limited or not DUTY.is_full():
+            return True
+        return self.budget.seconds_in_eager >= compiled(len(self._compiled.graph.graph.nodes)).after
 
     def _not_compiled(self, error: BaseException, who: str = "") -> None:
         if isinstance(error, Refused):

@@ -12,6 +12,7 @@ from typing import Any
 
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.logs import logger
+from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.host.assumption import Assumption
 from torchjanus.rewrite import Site
 from torchjanus.runtime.entries.dispatch import Route
@@ -27,12 +28,15 @@ from torchjanus.runtime.learning.recursive_calls import RecursiveCalls
 from torchjanus.runtime.learning.routes import Routes
 from torchjanus.runtime.pass_log.pass_log import PassLog, observing
 from torchjanus.runtime.runs.budget import Budget
+from torchjanus.runtime.runs.experience import Experience
 from torchjanus.runtime.runs.marks import Marks
 from torchjanus.runtime.runs.paths import Group, Paths
+from torchjanus.runtime.runs.payback import Payback
 from torchjanus.runtime.runs.records import EventLog
 from torchjanus.runtime.runs.saved_graphs import SavedGraphs
 from torchjanus.runtime.runs.texts import VaryingTexts
 from torchjanus.semantics.containers.number_rows import Columns
+from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 
 __all__ = ["Learning"]
@@ -69,7 +73,8 @@ class Learning:
     """``name``: the function's name in the log; ``home``: its place in the source; ``watch`` and ``executor``: see
     speculate(). ``cut`` leaves the statements in which runs differ to Python, and returns whether it can;
     ``cut_schedule`` does so with first statements in which a number decides. ``after``: what was learnt before a cut;
-    ``unserved``: see LearningPolicy; ``account``: see Budget; ``marks``: what the user has marked as varying."""
+    ``unserved``: see LearningPolicy; ``account``: see Budget; ``marks``: what the user has marked as varying;
+    ``experience``: see Payback."""
 
     def __init__(
         self,
@@ -85,6 +90,7 @@ class Learning:
         unserved: Callable[[], None] = _nothing,
         account: Budget | None = None,
         marks: Marks | None = None,
+        experience: Callable[[], Experience | None] = lambda: None,
     ) -> None:
         self.watch = watch
         self._before: int = 0 if after is None else after.watched  # calls watched before a cut
@@ -102,8 +108,9 @@ class Learning:
         self.budget.begin_again()
         self.routes = Routes(self.event_log, executor, self.budget)
         self.pending_graphs = PendingGraphs(self.event_log)
+        self.payback: Payback = Payback(self.budget, DUTY.is_full, experience) if after is None else after.payback
         self.policy = LearningPolicy(
-            self.event_log, self.paths, self.routes, self.pending_graphs, self.budget, unserved
+            self.event_log, self.paths, self.routes, self.pending_graphs, self.budget, self.payback, unserved
         )
         self.texts = VaryingTexts()
         self.columns = Columns()
@@ -147,6 +154,7 @@ class Learning:
             self._learn(trace, args, kwargs)
 
     def _learn(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.payback.watched(sum(isinstance(event, Op) for event in trace.events))
         for access_path, place in self.texts.learn(trace):
             self.event_log.record("relax", f"{access_path} was another text again: it is an input from now on", place)
         self.columns.settle(trace)
@@ -232,6 +240,7 @@ class Learning:
     def _made_first(self) -> None:
         """Forget the runs watched before there was a graph: they say nothing of what graphs serve."""
         self._since = self._now
+        self.payback.made()
 
     @property
     def _now(self) -> tuple[int, int, int]:

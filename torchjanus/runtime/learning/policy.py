@@ -14,6 +14,7 @@ from torchjanus.runtime.learning.pending_graphs import PendingGraphs
 from torchjanus.runtime.learning.routes import Routes
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.paths import Paths
+from torchjanus.runtime.runs.payback import Payback
 from torchjanus.runtime.runs.records import EventLog
 
 __all__ = ["LearningPolicy"]
@@ -50,10 +51,12 @@ class LearningPolicy:
         routes: Routes,
         pending_graphs: PendingGraphs,
         budget: Budget,
+        payback: Payback,
         unserved: Callable[[], None],
     ) -> None:
         """``unserved``: called when it turns out that the calls are Python's for long."""
         self.budget = budget
+        self.payback = payback
         self._unserved_for_long = unserved
         self.given_up = ""  # why Python makes all calls
         self.closed = ""  # why no more graphs are made
@@ -65,6 +68,7 @@ class LearningPolicy:
         self._routes = routes
         self._pending_graphs = pending_graphs
         self._waited = False  # whether learning has been deferred
+        self._expected = False  # whether it was reported when the first graph is worth its price
         self._reported = False  # whether it was reported that graphs rest because calls may have to be repeated
         # whether the last call by a graph was repeated under watch, only because of its extern calls
         self._repeating = False
@@ -226,6 +230,11 @@ class LearningPolicy:
     def has_time(self) -> bool:
         """Whether there is time to learn from this call. The first time that there is none is reported."""
         first = self._is_first
+        if first and self.payback.decides:
+            if not self._is_worth():
+                return False
+            if not self.budget.runs_differ:
+                return True
         # A miss may also lead to a graph that is relaxed and made again.
         if self.budget.allows("watch", first=first) and (first or self.budget.allows("make")):
             return True
@@ -251,7 +260,25 @@ class LearningPolicy:
 
     def may_make(self) -> bool:
         """Whether a graph may be made in this call."""
-        return self.budget.allows("make", first=self._is_first)
+        first = self._is_first
+        if first and self.payback.decides:
+            return self._is_worth()
+        return self.budget.allows("make", first=first)
+
+    def _is_worth(self) -> bool:
+        """Whether the first graph is worth its price by now. If not, it is reported when it will be."""
+        if self.payback.is_due:
+            return True
+        if not self._expected and (prospect := self.payback.prospect()) is not None:
+            self._expected = True
+            eager = self.budget.eager
+            by = "by an earlier run's measure" if prospect.measured else "as far as can be told before it is made"
+            text = (
+                f"a graph is made after {prospect.after / eager:,.0f} calls, when it is worth its price: about "
+                f"{prospect.price:.1f} s, and it saves {prospect.saving:.0%} of {1000 * eager:.3g} ms a call, {by}"
+            )
+            self._event_log.record("budget", text, reason="learning-not-worth-yet")
+        return False
 
     @property
     def _is_first(self) -> bool:

@@ -16,6 +16,7 @@ from torchjanus.core.collector import uncollected
 from torchjanus.core.default_device import foreign_modes
 from torchjanus.core.errors import NewGraph, Refusal
 from torchjanus.core.one_at_a_time import MAKING
+from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.host.journal import Journal
 from torchjanus.rewrite.hooks import current
 from torchjanus.runtime.entries.dispatch import Route
@@ -331,7 +332,8 @@ class Calls:
             return self._run_imperatively(args, kwargs)
         self.counts.watched += 1
         self.budget.learns("watch")
-        if self.counts.watched == 1:
+        # With a thread on each core, imports take time of the program's: they wait until a graph is going to be made.
+        if self.counts.watched == (2 if DUTY.is_full() else 1):
             with uncollected(kept=True):
                 make_ready(self.learning.routes.executor)
         try:

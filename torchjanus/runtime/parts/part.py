@@ -172,7 +172,9 @@ class Part:
         """Record the time of a call, and of its backward pass, which may end when the measurement is over."""
         if measurement is not None and self.execution_policy.measurement is measurement:
             self.execution_policy.took(python, seconds + backward, self._counts.speculated, kind)
-            self._budget.share = self.execution_policy.found
+            found = self._budget.share = self.execution_policy.found
+            if found is not None:
+                self.learning.payback.made(found)
 
     def _backward_untimed(self) -> None:
         """Compare calls without their backward passes from now on."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from textwrap import shorten
 
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.program import Assertion
@@ -17,6 +19,9 @@ __all__ = ["DECIDED", "Fact", "facts_of", "sentence"]
 
 SAME, VALUE, TENSOR, OTHER, TYPE, DECIDED = range(6)  # in the order of a sentence
 _PLUMBING = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, tuple, property)
+_UNSPOKEN = ("(id(", " not in globals", "of_output(")  # facts of Python's name lookup, and of standard output
+_DECISIONS = ("if ", "elif ", "while ", "assert ")
+_LONGEST = 60  # characters that are quoted of a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,20 @@ def facts_of(assumptions: Iterable[Assumption], assertions: Iterable[Assertion] 
 
 def _decided(one: Assertion) -> Fact:
     text, line = f"stays {one.expected}", source(one.place).partition("  #")[0].rstrip(":")
-    return Fact(one.place, DECIDED, f"'{line}'" if line else "the condition", text, f"checked in the graph: {text}")
+    quoted = f"'{shorten(line, _LONGEST, placeholder=' ...')}'"
+    if line and not line.startswith(_DECISIONS):
+        quoted = f"a condition of {quoted}"
+    return Fact(one.place, DECIDED, quoted if line else "the condition", text, f"checked in the graph: {text}")
+
+
+def _unwrapped(text: str) -> str:
+    """Return an expression without the parentheses around the whole of it."""
+    while text.startswith("(") and text.endswith(")"):
+        depths = list(accumulate((one == "(") - (one == ")") for one in text))
+        if 0 in depths[:-1]:  # the first one is closed before the end
+            break
+        text = text[1:-1]
+    return text
 
 
 def _assumed(assumptions: Iterable[Assumption]) -> Iterator[Fact]:
@@ -46,7 +64,7 @@ def _assumed(assumptions: Iterable[Assumption]) -> Iterator[Fact]:
         if isinstance(one, Kept | Distinct) or not paths or is_library(one.place):
             continue
         text, subject = str(one), str(paths[0])
-        if any("__" in str(path) for path in paths) or "(id(" in text:
+        if any("__" in str(path) for path in paths) or any(part in text for part in _UNSPOKEN):
             continue
         if isinstance(one, Identity):
             if not isinstance(one.value, _PLUMBING):
@@ -58,7 +76,7 @@ def _assumed(assumptions: Iterable[Assumption]) -> Iterator[Fact]:
         elif isinstance(one, TypeOf):
             yield Fact(one.place, TYPE, subject, one.cls.__qualname__, text)
         elif isinstance(one, Condition) and one.outcome is True:
-            yield Fact(one.place, OTHER, subject, text.removesuffix(" is True").strip("()"), text)
+            yield Fact(one.place, OTHER, subject, _unwrapped(text.removesuffix(" is True")), text)
         elif not isinstance(one, InstanceOf) or one.outcome:
             yield Fact(one.place, OTHER, subject, text, text)
 

@@ -86,6 +86,7 @@ class Budget:
         )
         self.wastes = False  # whether wasted attempts of graphs have taken too long
         self._begun = account is not None  # the first call of a part is not free
+        self._unaccounted = 0.0  # seconds of calls by Python before the account was opened
         self._first = 0.0  # seconds of the first call
         self._elapsed = 0.0  # seconds of calls after it
         self._eager = 0.0  # seconds that these calls would have taken in eager
@@ -118,6 +119,11 @@ class Budget:
         return self.untimed >= TIMED or self._times[1] < LATEST // 2
 
     # -- what calls have taken ------------------------------------------------------------------------------------
+
+    def before(self, calls: int, seconds: float) -> None:
+        """Record calls by Python before the account was opened: nothing is paid in for them."""
+        self._times = (seconds, calls)
+        self._unaccounted = seconds
 
     def by_python(self, seconds: float) -> None:
         """Record that Python made a call, or the rest of one, unwatched."""
@@ -179,6 +185,17 @@ class Budget:
         """Seconds that a call takes in eager; 0 as long as that is unknown."""
         total, count = self._times
         return total / count if count else 0.0
+
+    @property
+    def seconds_in_eager(self) -> float:
+        """Seconds that all calls so far would have taken in eager, as far as that is known."""
+        self._settle()
+        return self._unaccounted + self._eager
+
+    @property
+    def runs_differ(self) -> bool:
+        """Whether the last watched runs were each unlike any earlier one."""
+        return self._useless >= UNLIKE
 
     @property
     def window(self) -> float:

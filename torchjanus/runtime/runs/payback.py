@@ -1,0 +1,109 @@
+"""Says from when on the first graph of a step is worth its price, going by how long the program has run.
+
+Nobody knows how long a program will run. One that has run for a while probably runs for as long again; so a graph is
+made once it would have saved half of its price, had it been there from the start (the ski-rental problem). A program
+that ends before that has paid for one watched call at most; one that goes on has lost little.
+
+Price and saving are estimated from the number of operations of a watched call. What an earlier run of the same code has
+measured is better, where it is kept. Steps of few operations are not deferred: learning takes a second or two.
+This module does not know what a graph is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torchjanus.runtime.runs.budget import Budget
+from torchjanus.runtime.runs.experience import Experience
+
+__all__ = ["Payback", "Prospect", "compiled"]
+
+AT_ONCE = 300  # operations of a watched call up to which nothing is deferred
+# Seconds for each operation, measured with five training steps of benchmarks.programs.steps on two slow cores. On other
+# machines all of them are shorter or longer by about the same factor. Replay saves half of what is saved, compiled code
+# the other half.
+SAVED, LEARNED, LOWERED = 9e-6, 3e-3, 9e-3
+LEAST, MOST = 0.02, 0.5  # of a call's time in eager that is expected to be saved
+EARLY = 0.5  # of the price that would have been saved
+# Inductor's processor time in seconds, for a graph and for each of its operations, and the share of a call's time that
+# its code is expected to save.
+COMPILED, EACH, COMPILED_SAVES = 8.0, 0.03, 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What a graph is expected to cost, in seconds, and to save, as a share of the time in eager. ``measured``: whether
+    an earlier run has measured that share."""
+
+    price: float
+    saving: float
+    measured: bool = False
+
+    @property
+    def after(self) -> float:
+        """Seconds of eager calls after which it is worth its price."""
+        return EARLY * self.price / self.saving
+
+
+def compiled(operations: int) -> Prospect:
+    """Return what is expected of compiled code for a graph of so many operations."""
+    return Prospect(COMPILED + EACH * operations, COMPILED_SAVES)
+
+
+class Payback:
+    """Looks at the account of one step. ``is_full`` returns whether the program leaves no core to other processes, so
+    that lowering takes time of its own."""
+
+    def __init__(
+        self, budget: Budget, is_full: Callable[[], bool], experience: Callable[[], Experience | None] = lambda: None
+    ) -> None:
+        """``experience`` returns what earlier runs have kept of the step, None if nothing is kept of it; it is called
+        once, if at all."""
+        self._budget = budget
+        self._is_full = is_full
+        self._experience = experience
+        self._operations = 0  # of the latest watched call
+        self._asked = False
+        self._earlier: Experience | None = None
+
+    @property
+    def earlier(self) -> Experience | None:
+        """What earlier runs have kept of the step."""
+        if not self._asked:
+            self._asked, self._earlier = True, self._experience()
+        return self._earlier
+
+    def made(self, share: float | None = None) -> None:
+        """Keep for later runs that a graph was made, and ``share``, the time of its calls as a share of eager's, if
+        that was measured. Nothing is kept of steps that are not deferred."""
+        if self._asked and self._earlier is not None:
+            self._earlier.keep(share)
+
+    def watched(self, operations: int) -> None:
+        """Note that a call of so many operations was watched."""
+        self._operations = operations
+
+    def prospect(self) -> Prospect | None:
+        """Return what is expected of a graph; None while no call was watched, or eager's time is unknown."""
+        operations, eager = self._operations, self._budget.eager
+        if not operations or not eager:
+            return None
+        made, share = (False, None) if self.earlier is None else (self.earlier.made, self.earlier.share)
+        each = LEARNED + (LOWERED if self._is_full() and not made else 0.0)
+        saving = SAVED * operations / eager if share is None else 1.0 - share
+        return Prospect(each * operations, min(max(saving, LEAST), MOST), share is not None)
+
+    @property
+    def decides(self) -> bool:
+        """Whether the first graph waits until it is due. Not that of a short step, or where nothing is limited."""
+        budget = self._budget
+        return budget.limited and not budget.is_of_part and self._operations > AT_ONCE
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the first graph may be made now."""
+        if not self.decides:
+            return True
+        prospect = self.prospect()
+        return prospect is not None and self._budget.seconds_in_eager >= prospect.after
