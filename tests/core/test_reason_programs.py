@@ -22,6 +22,7 @@ from torchjanus.graph.ir.program import Input, Node, Program, Ref
 from torchjanus.graph.lowering.lower import lower
 from torchjanus.graph.recursion.cells import buffers
 from torchjanus.runtime.entries import entry_making
+from torchjanus.runtime.runs import payback
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.semantics.watch.objects.finalization import Finalization
 from torchjanus.trace.modes import Modes
@@ -103,6 +104,16 @@ def _learning_no_time(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
     return torchjanus.explain(step).codes
 
 
+def _learning_not_worth_yet(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    patch.setattr(payback, "AT_ONCE", 0)
+    patch.setattr(payback, "LEARNED", 1e6)
+    step = torchjanus.speculate(lambda x: x * 2, executor="auto")
+    for _ in range(4):
+        assert step(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert step.statistics().watched == 1
+    return torchjanus.explain(step).codes
+
+
 def _entry_dropped(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
     step = torchjanus.speculate(lambda x: x * 2, executor="replay")
     for _ in range(4):
@@ -144,6 +155,7 @@ SITUATIONS: dict[str, Callable[[pytest.MonkeyPatch], tuple[str, ...]]] = {
     "trace-differs": _trace_differs,
     "internal-fault": _internal_fault,
     "learning-no-time": _learning_no_time,
+    "learning-not-worth-yet": _learning_not_worth_yet,
     "entry-dropped": _entry_dropped,
     "inductor-recurrent-layer": _inductor_recurrent_layer,
     "inductor-disagrees": _inductor_disagrees,

@@ -123,6 +123,36 @@ def test_nothing_outlives_the_program(tmp_path: Path, how: str, server: str) -> 
         time.sleep(0.05)
 
 
+STOPPED = """
+import os, sys, time
+from torchjanus.execute.compiled import server
+
+server.start(forks=True, imports=False)
+assert not server._server.imported.is_set()
+importing = server.importing()
+importing.pause()
+server.start()
+print(server._server.process, flush=True)
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), 9)
+importing.resume()
+assert importing.poll() is None or importing.done.is_set()
+assert importing.done.wait(600)
+assert importing.poll() == 0 and server.importing() is None
+"""
+
+
+@pytest.mark.skipif(not server.STOPS, reason="processes are stopped on Linux only")
+@pytest.mark.parametrize("how", ["resumed", "killed"])
+def test_a_server_that_imports_can_be_stopped_and_ends_with_the_program(how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED, how], capture_output=True, text=True, timeout=LONG)
+    assert done.returncode == (-9 if how == "killed" else 0), done.stderr
+    deadline = time.monotonic() + LONG
+    while alive(int(done.stdout)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def processes() -> list[int]:
     return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
 

@@ -1,0 +1,111 @@
+"""When the first graph of a long step is worth its price, by a clock that the tests advance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import pytest
+import torch
+
+import torchjanus
+from torchjanus.runtime.runs import payback
+from torchjanus.runtime.runs.budget import Budget
+from torchjanus.runtime.runs.experience import Experience
+from torchjanus.runtime.runs.payback import EARLY, LEARNED, LOWERED, Payback, Prospect
+
+OPERATIONS = 1000
+
+
+@pytest.fixture(autouse=True)
+def _deferring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payback, "AT_ONCE", 300)
+
+
+def account(calls: int, seconds: float) -> Budget:
+    """Return an account of calls that took so long in eager."""
+    made = Budget()
+    made.took(1.0, 0.0)
+    for _ in range(calls):
+        made.by_python(seconds)
+    return made
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_graph_is_due_once_it_would_have_saved_half_of_its_price(full: bool) -> None:
+    price = OPERATIONS * (LEARNED + LOWERED * full)
+    saved = OPERATIONS * payback.SAVED  # a call
+    calls = int(EARLY * price / saved)
+    for count, due in ((calls - 1, False), (calls + 1, True)):
+        looked = Payback(account(count, 0.1), lambda: full)
+        looked.watched(OPERATIONS)
+        assert looked.decides
+        assert looked.is_due is due
+
+
+def test_short_steps_named_executors_and_parts_are_not_deferred() -> None:
+    short = Payback(account(1, 0.1), lambda: True)
+    short.watched(300)
+    named = Payback(Budget(limited=False), lambda: True)
+    part = Payback(Budget(account=account(1, 0.1)), lambda: True)
+    for one in (named, part):
+        one.watched(OPERATIONS)
+    assert [one.is_due for one in (short, named, part)] == [True, True, True]
+
+
+def test_nothing_is_due_while_the_time_in_eager_is_unknown() -> None:
+    looked = Payback(Budget(), lambda: True)
+    looked.watched(OPERATIONS)
+    assert looked.prospect() is None
+    assert not looked.is_due
+
+
+def test_what_an_earlier_run_has_measured_counts() -> None:
+    earlier = Experience("key", made=True, share=0.6)
+    looked = Payback(account(10, 0.1), lambda: True, lambda: earlier)
+    looked.watched(OPERATIONS)
+    assert looked.prospect() == Prospect(OPERATIONS * LEARNED, pytest.approx(0.4), True)
+
+
+def test_experience_is_kept_for_the_same_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHJANUS_CACHE", str(tmp_path))
+    code: CodeType = account.__code__
+    first = Experience.of(code)
+    assert (first.made, first.share) == (False, None)
+    first.keep()
+    assert Experience.of(code).made
+    first.keep(0.5)
+    first.keep()
+    assert Experience.of(code).share == 0.5
+    assert not Experience.of(watched_twice.__code__).made
+
+
+def watched_twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 + 1
+
+
+def test_a_step_is_eager_until_then_and_served_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payback, "AT_ONCE", 0)
+    step = torchjanus.speculate(watched_twice, executor="auto")
+    learning: Any = step._learning
+    monkeypatch.setattr(payback, "LEARNED", 1e6)
+    for number in range(20):
+        assert step(torch.full((2,), float(number))).tolist() == [2.0 * number + 1] * 2
+    assert (step.statistics().watched, step.statistics().speculated) == (1, 0)
+    assert "learning-not-worth-yet" in torchjanus.explain(step).codes
+    monkeypatch.setattr(payback, "LEARNED", 0.0)
+    monkeypatch.setattr(payback, "LOWERED", 0.0)
+    assert learning.payback.is_due
+    for number in range(20):
+        assert step(torch.full((2,), float(number))).tolist() == [2.0 * number + 1] * 2
+        step.wait()
+    assert step.statistics().speculated > 10
+
+
+def test_calls_before_the_first_watched_one_count() -> None:
+    step = torchjanus.speculate(watched_twice, executor="auto")
+    step.called_before(10, 2.0)
+    budget: Any = step._learning.budget
+    assert budget.eager == pytest.approx(0.2)
+    assert budget.seconds_in_eager == pytest.approx(2.0)
