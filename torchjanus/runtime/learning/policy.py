@@ -272,7 +272,7 @@ class LearningPolicy:
         if not self._expected and (prospect := self.payback.prospect()) is not None:
             self._expected = True
             eager = self.budget.eager
-            by = "by an earlier run's measure" if prospect.measured else "as far as can be told before it is made"
+            by = "by an earlier run's measure" if prospect.measured else "by an estimate"
             text = (
                 f"a graph is made after {prospect.after / eager:,.0f} calls, when it is worth its price: about "
                 f"{prospect.price:.1f} s, and it saves {prospect.saving:.0%} of {1000 * eager:.3g} ms a call, {by}"
