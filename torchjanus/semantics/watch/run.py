@@ -23,7 +23,7 @@ from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks import using
 from torchjanus.semantics.calls.recursions import Recursions
 from torchjanus.semantics.containers.number_rows import Columns
-from torchjanus.semantics.containers.releasing import release
+from torchjanus.semantics.containers.releasing import forget, release
 from torchjanus.semantics.native.identities import hashed
 from torchjanus.semantics.protocols.depth import room
 from torchjanus.semantics.record.recording import Recording
@@ -100,7 +100,20 @@ def watch_call(
         try:
             return _watched(watch, fn, leading, args, kwargs)
         finally:
-            watch.forget()
+            _forget(watch)
+
+
+def _forget(ended: Watch) -> None:
+    """Release everything but the trace, since the run has ended."""
+    inner: list[Any] = [code.watch for code in ended.framework.code.inner]
+    forget([ended, *inner], (Recursions, Columns))
+    for watch in (ended, *inner):
+        watch.state.given = (), {}
+        watch.calls.member = None
+        watch.recording.trace = Trace()
+        watch.recording.over = True
+    ended.recording.called_back.any = False
+    ended.out.made = ended.out.first = None
 
 
 def _watched(

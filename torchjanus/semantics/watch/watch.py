@@ -1,38 +1,34 @@
 """The semantics that watches one call: it answers the hooks by its parts, and tells which parts record an operation.
 
-Each part is an attribute with a name: ``heap``, ``items``, ``values``, ``loops``, ``recursion``, ... A method here says
-which parts see an operation, and in which order. What they record, and how, is theirs; what Python's protocols do with
-an operation before it gets here is ``Protocols``'.
+Each part is an attribute with a name: ``heap``, ``items``, ``values``, ``loops``, ``recursion``, ... What one part
+answers alone is in a table. A method here says which parts see an operation, and in which order. What they record, and
+how, is theirs; what Python's protocols do with an operation before it gets here is ``Protocols``'.
 """
 
 from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Step
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks import Semantics, class_keyword, made_class
-from torchjanus.semantics.calls.recursions import Recursions
-from torchjanus.semantics.containers.number_rows import Columns
-from torchjanus.semantics.containers.releasing import forget
 from torchjanus.semantics.known.closed import has_own_compiler
-from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.native.dispatching import dispatched
 from torchjanus.semantics.protocols.conversions import INDEX
 from torchjanus.semantics.protocols.falling_back import falling_back
-from torchjanus.semantics.protocols.leaves import MISSING, mro_of, on_type
+from torchjanus.semantics.protocols.leaves import mro_of
 from torchjanus.semantics.protocols.protocols import Protocols
 from torchjanus.semantics.protocols.stand_ins import stand_in_for
 from torchjanus.semantics.watch.calls.left_native import left_native, without_dynamo
 from torchjanus.semantics.watch.calls.passed_on import OF_LEAVES, ResultViews
 from torchjanus.semantics.watch.calls.python_calls import PythonCalls
 from torchjanus.semantics.watch.calls.recursion import RecursiveCalls
+from torchjanus.semantics.watch.forwarding import answered_by
 from torchjanus.semantics.watch.loops.columns import NumberLists
 from torchjanus.semantics.watch.loops.comprehensions import Comprehensions
 from torchjanus.semantics.watch.loops.counted import ForLoops
@@ -53,8 +49,8 @@ from torchjanus.semantics.watch.objects.names import Names
 from torchjanus.semantics.watch.objects.state import WatchState
 from torchjanus.semantics.watch.objects.tensor_indices import TensorIndices, is_index
 from torchjanus.semantics.watch.objects.truths import Truth, Truths, is_counted
+from torchjanus.semantics.watch.objects.unpacking import Unpacking
 from torchjanus.semantics.watch.objects.values import Values
-from torchjanus.trace.events import Trace
 
 __all__ = ["Watch"]
 
@@ -63,8 +59,25 @@ _HIGHER_ORDER = torch._ops.HigherOrderOperator
 _HOOKS = [name for name, hook in vars(Semantics).items() if isinstance(hook, types.FunctionType)]
 
 
+_Binary = Callable[[Site, str, Any, Any], Any]
+# Hooks and leaves that one part answers alone.
+_ANSWERED = {
+    "calls": "enter",
+    "classes": "note_lookup note_subclass_check",
+    "comprehensions": "making gathered made",
+    "countdowns": "descend",
+    "frames": "frame_reader",
+    "heap": "hashed",
+    "names": "load_global store_global drop_global load_cell store_cell drop_cell caught",
+    "number_lists": "native_iter",
+    "regions": "region",
+    "values": "join kind_of same_number",
+}
+
+
 @falling_back(_HOOKS)
 @records_inspection
+@answered_by(_ANSWERED)
 class Watch(Protocols):
     """The semantics that watches one call."""
 
@@ -89,6 +102,7 @@ class Watch(Protocols):
         self.indices = TensorIndices(state, self)
         self.foreign = ForeignObjects(state)
         self.reads = ContainerReads(state)
+        self.unpacking = Unpacking(state, self, self.reads)
         self.made_classes = MadeClasses(state)
         # loops
         self.untraced = UntracedValues(state)
@@ -104,41 +118,18 @@ class Watch(Protocols):
         self.calls = PythonCalls(state, self.heap, self.recursion)
         self.frames = FrameReaders(state, self.calls.enter_first.__code__)
 
-    def forget(self) -> None:
-        """Release everything but the trace, since the run has ended."""
-        inner: list[Any] = [code.watch for code in self.framework.code.inner]
-        forget([self, *inner], (Recursions, Columns))
-        for watch in (self, *inner):
-            watch.state.given = (), {}
-            watch.calls.member = None
-            watch.recording.trace = Trace()
-            watch.recording.over = True
-        self.recording.called_back.any = False
-        self.out.made = self.out.first = None
-
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def leave_native(self, fn: Any) -> str | None:
         """Return why a Python function is called natively instead of being entered, or None."""
         return left_native(self.natives, fn) or super().leave_native(fn)
 
-    def enter(self, at: Site, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.calls.enter(at, fn, args, kwargs)
-
     def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if fn is made_class:
             return self.made_classes.note(at, *args)
         if fn is class_keyword:
             return self.recording.pin(args[0], "is given to a class statement")
-        self.calls.find_receiver(fn)
-        # A speculated function that another one calls belongs to the caller's trace.
-        if isinstance(fn, types.MethodType) and on_type(type(fn.__func__), "__janus_target__") is not MISSING:
-            fn, args = fn.__func__, (fn.__self__, *args)
-        if on_type(type(fn), "__janus_target__") is not MISSING:
-            access_path, fn = self.recording.owner(fn), fn.__janus_target__
-            if access_path is not None and type(fn) is not types.FunctionType:
-                self.recording.found(access_path.then(Step.FIELD, "fn"), fn)
-                self.calls.find_receiver(fn)
+        fn, args = self.calls.target(fn, args)
         # The class is abstract: isinstance() would hash the program's class by way of its metaclass.
         if type(fn) is not types.FunctionType and any(one is _HIGHER_ORDER for one in mro_of(type(fn))):
             self.at(at)
@@ -160,9 +151,6 @@ class Watch(Protocols):
     def call_builtin(self, at: Site, fn: Any, args: Any, kwargs: Any) -> Any:
         tensor = self.number_lists.tensor_of(at, fn, args, kwargs)
         return super().call_builtin(at, fn, args, kwargs) if tensor is None else tensor
-
-    def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
-        return self.frames.frame_reader(at, owner, fn)
 
     def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         try:
@@ -198,16 +186,19 @@ class Watch(Protocols):
         return self.heap.load_attr(at, obj, name)
 
     def store_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
-        if self.natives.is_foreign(obj):
-            self.foreign.change(at, setattr, obj, name, value)
-        else:
-            self.heap.store_attr(at, obj, name, value)
+        self._change(at, setattr, self.heap.store_attr, obj, name, value)
 
     def drop_attr(self, at: Site, obj: Any, name: str) -> None:
+        self._change(at, delattr, self.heap.drop_attr, obj, name)
+
+    def _change(
+        self, at: Site, foreign: Callable[..., None], native: Callable[..., None], obj: Any, *rest: Any
+    ) -> None:
+        """Store or delete an attribute or item."""
         if self.natives.is_foreign(obj):
-            self.foreign.change(at, delattr, obj, name)
+            self.foreign.change(at, foreign, obj, *rest)
         else:
-            self.heap.drop_attr(at, obj, name)
+            native(at, obj, *rest)
 
     def plain_attr(self, at: Site, obj: Any, name: str) -> Any:
         return super().plain_attr(at, obj, self.heap.attribute_name(at, name))
@@ -237,40 +228,8 @@ class Watch(Protocols):
             self.classes.note_lookup(tp, name)  # missing or native
         return found
 
-    def note_lookup(self, tp: type, name: str) -> None:
-        self.classes.note_lookup(tp, name)
-
-    def note_subclass_check(self, tp: type, kind: Any) -> None:
-        self.classes.note_subclass_check(tp, kind)
-
-    # -- names ----------------------------------------------------------------------------------------------------
-
-    def load_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
-        return self.names.load_global(at, owner, name, value)
-
-    def store_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
-        return self.names.store_global(at, owner, name, value)
-
-    def drop_global(self, at: Site, owner: dict[str, Any], name: str) -> None:
-        self.names.drop_global(at, owner, name)
-
-    def load_cell(self, at: Site, cell: types.CellType, name: str, value: Any) -> Any:
-        return self.names.load_cell(at, cell, name, value)
-
-    def store_cell(self, at: Site, cell: types.CellType, name: str, value: Any) -> Any:
-        return self.names.store_cell(at, cell, name, value)
-
-    def drop_cell(self, at: Site, cell: types.CellType, name: str) -> None:
-        self.names.drop_cell(at, cell, name)
-
-    def caught(self, at: Site, exception: BaseException) -> None:
-        self.names.caught(at, exception)
-
-    def hashed(self, at: Site, value: Any) -> Any:
-        return self.heap.hashed(at, value)
-
-    def claim_defaults(self, fn: types.FunctionType, first: bool = False) -> None:
-        self.heap.claim_defaults(fn, first)
+    def claim_defaults(self, fn: types.FunctionType) -> None:
+        self.heap.claim_defaults(fn)
 
     # -- items ----------------------------------------------------------------------------------------------------
 
@@ -291,20 +250,16 @@ class Watch(Protocols):
         return found
 
     def store_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
-        self.untraced.note_part(at, obj, key)
-        self.reads.note(obj)
-        if self.natives.is_foreign(obj):
-            self.foreign.change(at, operator.setitem, obj, key, value)
-        else:
-            self.items.store_item(at, obj, key, value)
+        self._note_change(at, obj, key)
+        self._change(at, operator.setitem, self.items.store_item, obj, key, value)
 
     def drop_item(self, at: Site, obj: Any, key: Any) -> None:
+        self._note_change(at, obj, key)
+        self._change(at, operator.delitem, self.items.drop_item, obj, key)
+
+    def _note_change(self, at: Site, obj: Any, key: Any) -> None:
         self.untraced.note_part(at, obj, key)
         self.reads.note(obj)
-        if self.natives.is_foreign(obj):
-            self.foreign.change(at, operator.delitem, obj, key)
-        else:
-            self.items.drop_item(at, obj, key)
 
     def special_result(self, at: Site, value: Any, names: tuple[str, ...]) -> Any:
         if names == INDEX and is_index(value):
@@ -347,18 +302,16 @@ class Watch(Protocols):
         return super().inplace(at, op, a, b)
 
     def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self.untraced.note_operation(at, op, a, b)
-        self.reads.note(a, b)
-        is_foreign = self.natives.is_foreign(a) or self.natives.is_foreign(b)
-        result = (self.foreign.binary if is_foreign else self.values.native_binary)(at, op, a, b)
-        self.untraced.note_result(at, (a, b), result)
-        return result
+        return self._operated(at, op, a, b, self.foreign.binary, self.values.native_binary)
 
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        return self._operated(at, op, a, b, self.foreign.inplace, self.values.native_inplace)
+
+    def _operated(self, at: Site, op: str, a: Any, b: Any, foreign: _Binary, native: _Binary) -> Any:
         self.untraced.note_operation(at, op, a, b)
         self.reads.note(a, b)
         is_foreign = self.natives.is_foreign(a) or self.natives.is_foreign(b)
-        result = (self.foreign.inplace if is_foreign else self.values.native_inplace)(at, op, a, b)
+        result = (foreign if is_foreign else native)(at, op, a, b)
         self.untraced.note_result(at, (a, b), result)
         return result
 
@@ -405,17 +358,8 @@ class Watch(Protocols):
         self.reads.note(value)
         return self.values.native_text(at, value, conversion)
 
-    def join(self, at: Site, pieces: tuple[str, ...]) -> str:
-        return self.values.join(at, pieces)
-
     def one_nan(self, a: Any, b: Any) -> bool:
         return self.values.one_nan(a, b)
-
-    def kind_of(self, value: Any) -> type:
-        return self.values.kind_of(value)
-
-    def same_number(self, answer: Any, number: Any) -> Any:
-        return self.values.same_number(answer, number)
 
     # -- iteration ------------------------------------------------------------------------------------------------
 
@@ -423,24 +367,6 @@ class Watch(Protocols):
         self.loops.over = iterable
         self.reads.note(iterable)
         return super().iterate(at, iterable)
-
-    def native_iter(self, at: Site, obj: Any) -> Any:
-        return self.number_lists.native_iter(at, obj)
-
-    def descend(self, at: Site, value: Any, op: str, bound: int) -> Any:
-        return self.countdowns.descend(at, value, op, bound)
-
-    def making(self, at: Site) -> int:
-        return self.comprehensions.making(at)
-
-    def gathered(self, at: Site, value: Any) -> Any:
-        return self.comprehensions.gathered(at, value)
-
-    def made(self, at: Site, level: int, container: Any) -> Any:
-        return self.comprehensions.made(at, level, container)
-
-    def region(self, at: Site) -> Any:
-        return self.regions.region(at)
 
     def consume(self, at: Site, fn: Any, args: Any, kwargs: Any, where: Any) -> Any:
         rows = self.number_lists.rows_to_zip(at, fn, args, kwargs)
@@ -461,56 +387,13 @@ class Watch(Protocols):
         return item
 
     def star(self, at: Site, iterable: Any) -> Any:
-        several = self._starred(at, iterable)
-        # Without a site these are the starred arguments of a ``partial``.
-        if at is None or at.kind != "elements":
-            return several
-        if isinstance(iterable, set | frozenset) or type(iterable) is dict:
-            held = self.natives.consumed(iterable)
-            self.natives.note_new_keys(*held)
-            return held  # a set display takes over hashes, and the order of a table
-        return map(self._put_together, several)
-
-    def _put_together(self, key: Any) -> Any:
-        self.natives.note_new_keys(key)
-        return key
-
-    def _starred(self, at: Site, iterable: Any) -> Any:
-        self.at(at)
-        iterable = self.natives.live(iterable)
-        if self._is_found(iterable) and not self.reaches(iterable):
-            return tuple(self.natives.iterable(iterable))
-        if self.natives.is_foreign(iterable):
-            return tuple(self.natives.iterable(iterable))
-        iterable = self.recording.pin(iterable, "its characters are taken")
-        self.reads.note(iterable)
-        return super().star(at, iterable)
-
-    def _is_found(self, value: Any) -> bool:
-        """Whether this is a container that existed before the call."""
-        return self.recording.owner(value) is not None and isinstance(value, CONTAINERS)
+        return self.unpacking.star(at, iterable, super().star)
 
     def double_star(self, at: Site, mapping: Any) -> Any:
-        self.at(at)
-        mapping = self.natives.live(mapping)
-        if self.recording.owner(mapping) is not None and isinstance(mapping, dict):
-            mapping = self.natives.consumed(mapping)
-        else:
-            mapping = super().double_star(at, mapping)
-        if type(mapping) is dict:
-            self.natives.note_new_keys(*mapping)
-        return mapping
+        return self.unpacking.double_star(at, mapping, super().double_star)
 
     def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> Any:
-        self.at(at)
-        value = self.natives.live(value)
-        if self._is_found(value) and not self.reaches(value):
-            value = tuple(self.natives.iterable(value))
-        elif self.natives.is_foreign(value):
-            value = iter(self.natives.iterable(value))
-        value = self.recording.pin(value, "its characters are taken")
-        self.reads.note(value)
-        return super().unpack(at, value, before, star, after)
+        return super().unpack(at, self.unpacking.source(at, value), before, star, after)
 
     def context(self, at: Site, manager: Any) -> Any:
         context = self.foreign.context(at, manager)

@@ -13,6 +13,7 @@ from torchjanus.rewrite import Site, code_of
 from torchjanus.rewrite.hooks import rewritten
 from torchjanus.semantics.calls.method_sets import Lookups, Member
 from torchjanus.semantics.known.foreign import is_left_to_host
+from torchjanus.semantics.protocols.leaves import MISSING, on_type
 from torchjanus.semantics.watch.calls.recursion import RecursiveCalls
 from torchjanus.semantics.watch.objects.heap import Heap
 from torchjanus.semantics.watch.objects.state import Part, WatchState
@@ -83,8 +84,21 @@ class PythonCalls(Part):
         self.heap.claim_defaults(fn, first=True)
         return rewritten(fn)(*args, **kwargs)
 
-    def find_receiver(self, fn: Any) -> None:
+    def _find_receiver(self, fn: Any) -> None:
         """Record the receiver of a bound method that was read from the heap: it is found through it."""
         if isinstance(fn, types.MethodType) and (access_path := self.recording.owner(fn)) is not None:
             self.recording.found(access_path.then(Step.FIELD, "__self__"), fn.__self__)
             self.recording.found(access_path.then(Step.FIELD, "__func__"), fn.__func__)
+
+    def target(self, fn: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """Return what is called, with its arguments: a speculated function that another one calls belongs to the
+        caller's trace."""
+        self._find_receiver(fn)
+        if isinstance(fn, types.MethodType) and on_type(type(fn.__func__), "__janus_target__") is not MISSING:
+            fn, args = fn.__func__, (fn.__self__, *args)
+        if on_type(type(fn), "__janus_target__") is not MISSING:
+            access_path, fn = self.recording.owner(fn), fn.__janus_target__
+            if access_path is not None and type(fn) is not types.FunctionType:
+                self.recording.found(access_path.then(Step.FIELD, "fn"), fn)
+                self._find_receiver(fn)
+        return fn, args
