@@ -20,7 +20,8 @@ from torchjanus.graph.recursion.variants.plan import Buffer, Cell, Column, Recur
 from torchjanus.graph.recursion.variants.reads import is_read, result_key
 from torchjanus.graph.recursion.variants.row_uses import lone_takes, taken_once
 from torchjanus.graph.recursion.variants.segments import Segment
-from torchjanus.graph.recursion.variants.variant import Variant, Write
+from torchjanus.graph.recursion.variants.variant import Variant
+from torchjanus.graph.recursion.variants.writes import Write
 from torchjanus.trace.facts import HeapRead
 
 __all__ = ["TRUTH", "AssembledRecursion", "UnequalTerms", "assemble"]

@@ -15,7 +15,8 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step, read_item
 from torchjanus.graph.recursion.variants.reads import Written, call_of, calls_of, looks_into, numbers_made
-from torchjanus.graph.recursion.variants.variant import Site, Variant
+from torchjanus.graph.recursion.variants.schedule import Site
+from torchjanus.graph.recursion.variants.variant import Variant
 from torchjanus.host.assumption import Assumption, TypeOf
 from torchjanus.host.checks import BROKEN, same_keys, same_value
 from torchjanus.host.requirements import Requirements

@@ -37,7 +37,8 @@ from torchjanus.graph.recursion.variants.counts import counting_text
 from torchjanus.graph.recursion.variants.gradients import Used
 from torchjanus.graph.recursion.variants.plan import LevelSchedule
 from torchjanus.graph.recursion.variants.reads import Written, numbers_made
-from torchjanus.graph.recursion.variants.variant import Variant, Write
+from torchjanus.graph.recursion.variants.variant import Variant
+from torchjanus.graph.recursion.variants.writes import Write
 from torchjanus.host.checks import BROKEN
 from torchjanus.host.embed import compile_with_constants
 from torchjanus.trace.actions import HeapWrite, place_of

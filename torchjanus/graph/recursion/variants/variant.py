@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,14 +24,11 @@ from torchjanus.graph.recursion.variants.nodes import (
     lifted,
     named_rows,
     seen_before,
-    slots_of,
     without_changes,
 )
 from torchjanus.graph.recursion.variants.predicates import DECIDED, MergedVariant, Side, with_truths
 from torchjanus.graph.recursion.variants.reads import (
     calls_of,
-    class_of,
-    given_tensors,
     names_read,
     numbers_of,
     places_of,
@@ -40,44 +36,17 @@ from torchjanus.graph.recursion.variants.reads import (
 )
 from torchjanus.graph.recursion.variants.reductions import Accumulation, accumulations, stacks_as_sums
 from torchjanus.graph.recursion.variants.row_picks import tables_of, with_picks
+from torchjanus.graph.recursion.variants.schedule import Schedule
 from torchjanus.graph.recursion.variants.segments import Segment, Segmentation, SegmentReduction, StagedVariant
-from torchjanus.trace.actions import ContainerMutation, HeapWrite, InvokeOp, Op, place_of
+from torchjanus.graph.recursion.variants.writes import writes_of
+from torchjanus.trace.actions import HeapWrite, InvokeOp, Op, place_of
 from torchjanus.trace.around import holds
 from torchjanus.trace.calls import count_of
-from torchjanus.trace.events import FunctionEntry, FunctionExit, Trace
+from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead, IdentityTest, NumberPredicate, Specialization, TensorPredicate
-from torchjanus.trace.recipes import Number, Recipe, TensorOf
-from torchjanus.trace.values import Fetch, Size, depends_on, is_local, leaves
+from torchjanus.trace.values import Fetch, Size, depends_on, is_local
 
-__all__ = ["Site", "Variant", "Write", "tables_in"]
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A call that the variant makes, at a ``stage``. ``args``: the tensors passed, each with the token of the callee's
-    access path. ``frames``: how many frames deeper than the variant eager makes it."""
-
-    event: InvokeOp
-    frames: int
-    stage: int
-    args: tuple[tuple[Any, Ref], ...]
-    outs: tuple[Ref, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """A write to an object. ``before``: how many calls eager makes before it; ``ref``: the tensor written; ``value``:
-    the recipe of any other value; ``name``: the name by which nothing may read it in the same step (see
-    ``names_read``); ``list``: the step's list to which it is appended, if any; ``counts``: whether it is computed from
-    the old value."""
-
-    event: HeapWrite | ContainerMutation
-    before: int
-    ref: Ref | None
-    value: Recipe
-    name: tuple[type | None, Any]
-    list: int | None = None
-    counts: bool = False
+__all__ = ["Variant", "tables_in"]
 
 
 class Variant:
@@ -114,20 +83,17 @@ class Variant:
         self._nodes, self._places, self.picks = with_picks(self.plan, merged.nodes, merged.places)
         self._inputs.update((index, AccessPath.parameter(f"pick {index}")) for index in self.picks)
         self.truths, self.takings = merged.truths, merged.takings
-        self.writes = list(self._written())
+        self.writes = list(writes_of(trace, self.plan, self._counted, self._refused))
         self.tables = tables_of(self.plan, self._nodes, self._wanted())
         changes = self._settle_changes()
         self._flowing = self._flows()
-        self.sites: list[Site] = []
-        self._made: dict[int, int] = {}  # tensor -> stage in which it is computed
-        self._call: dict[int, tuple[int, int]] = {}  # result of a call -> (site, index)
-        self._stage()
-        self.stages = max((*self._made.values(), *(site.stage for site in self.sites)), default=0) + 1
+        schedule = Schedule(trace, self._nodes, self.plan.slots, self._inputs.keys(), self._refused)
+        self.sites, self.stages, self._call = schedule.sites, schedule.stages, schedule.calls
         if changes.intersection(ref.index for ref in self._stored()) or (changes and not self._only_lists()):
             raise self._refused("it writes to objects, and changes tensors in place", self.place)
         if self.writes and any(b.stage < a.stage for a, b in itertools.pairwise(self.sites)):
             raise self._refused("it writes to objects, and its calls are not followed in their order", self.place)
-        self._sink()
+        self._at = schedule.latest(self._nodes, self.results, self._changed)
         with torch._C.DisableTorchFunction():  # a watched run may be in progress
             few = {n for n, one in enumerate(program.inputs) if one.example is not None and one.example.dim() <= 2}
         self._tables = frozenset(n for n in few & self._inputs.keys() if self._kind_of(self._inputs[n]) == "shared")
@@ -164,38 +130,6 @@ class Variant:
 
     def _refused(self, why: str, place: Place) -> Refused:
         return refused("recursion-body", f"calls of {self.name} cannot be run many at a time", f"{why}.", place=place)
-
-    def _written(self) -> Iterator[Write]:
-        """Yield the writes of the trace. Raises Refused."""
-        calls, program = 0, self.plan.program
-        for event in self.trace.events:
-            calls += isinstance(event, InvokeOp)
-            if not isinstance(event, HeapWrite | ContainerMutation):
-                continue
-            (value,) = self.trace.recipes[id(event)]
-            if isinstance(event, ContainerMutation) and event.method == "count":
-                yield Write(event, calls, None, value, (None, event.base.token), event.base.key, True)
-                continue
-            ref = (
-                program.outputs[self.plan.outputs["tensor", value.ref.number]] if isinstance(value, TensorOf) else None
-            )
-            if event.base.is_grown:
-                yield Write(event, calls, ref, value, (None, event.base.token), event.base.key)
-                continue
-            fetched = isinstance(value, Number) and any(isinstance(x, Fetch | Size) for x in leaves(value.expr))
-            if fetched or (ref is not None and ref.index < len(program.inputs)):
-                raise self._refused(
-                    f"it stores {event.value if isinstance(event, HeapWrite) else event.args}", event.place
-                )
-            known = (
-                (class_of(self.trace, event.base), event.key)
-                if isinstance(event, HeapWrite)
-                else (None, event.base.token)
-            )
-            counts = (
-                isinstance(event, HeapWrite) and isinstance(value, Number) and place_of(event).token in self._counted
-            )
-            yield Write(event, calls, ref, value, known, None, counts)
 
     def seen_at(self, event: HeapWrite) -> Any:
         """Return the recorded value before the write."""
@@ -315,56 +249,6 @@ class Variant:
         """The inner calls that gradients do not reach."""
         return self.gradients.dropped
 
-    # -- stages ---------------------------------------------------------------------------------------------------
-
-    def _stage(self) -> None:
-        """Assign each tensor and call its earliest stage."""
-        events = _calls(self.trace)
-        for node in self._nodes:
-            waits = [self._made[ref.index] for ref in node.inputs if ref.index in self._made]
-            numbers = [self.plan.slots[slot.index] for slot in slots_of((node.args, node.kwargs))]
-            event, frames = next(events) if is_call(node) else (None, 0)
-            if event is not None:
-                numbers += [recipe.expr for _, recipe in event.given if isinstance(recipe, Number)]
-            waits += [self.sites[call].stage + 1 for expr in numbers for call in calls_of(expr)]
-            stage = max(waits, default=0)
-            if event is not None:
-                args = tuple(zip(given_tensors(event), node.args, strict=True))
-                for index, ref in enumerate(node.outs):
-                    self._made[ref.index] = stage + 1
-                    self._call[ref.index] = (len(self.sites), index)
-                self.sites.append(Site(event, frames, stage, args, node.outs))
-                continue
-            for ref in node.outs:
-                if ref.index in self._inputs or ref.index in self._made:
-                    if ref.index in self._inputs or ref.index in self._call or self._made[ref.index] != stage:
-                        raise self._refused("it changes a tensor in place that it did not just make", node.place)
-                self._made[ref.index] = stage
-
-    def _sink(self) -> None:
-        """Move each node to the latest stage possible, so that what only the last stage needs is computed there."""
-        wanted: dict[int, int] = {}
-
-        def want(refs: Any, stage: int) -> None:
-            for ref in refs:
-                wanted[ref.index] = min(stage, wanted.get(ref.index, stage))
-
-        want(self.results, self.stages - 1)
-        for site in self.sites:
-            want((ref for _, ref in site.args), site.stage)
-        self._at: dict[int, int] = {}
-        for number, node in reversed(list(enumerate(self._nodes))):
-            if is_call(node):
-                continue
-            earliest = max((self._made[ref.index] for ref in node.outs), default=0)
-            stage = min((wanted[ref.index] for ref in node.outs if ref.index in wanted), default=earliest)
-            if any(ref.index in self._changed for ref in (*node.outs, *node.inputs)):
-                stage = earliest
-            self._at[number] = max(stage, earliest)
-            for ref in node.outs:
-                self._made[ref.index] = self._at[number]
-            want(node.inputs, self._at[number])
-
     # -- cells ----------------------------------------------------------------------------------------------------
 
     def sums(self) -> list[Accumulation]:
@@ -470,12 +354,3 @@ def tables_in(variants: Sequence[Variant]) -> frozenset[Any]:
     """Return the tokens of the tensors of which all of these variants only pick rows."""
     found = {token for variant in variants for token in variant.tables}
     return frozenset(token for token in found if all(variant.tables.get(token, ()) is not None for variant in variants))
-
-
-def _calls(trace: Trace) -> Iterator[tuple[InvokeOp, int]]:
-    """Yield the calls of a trace, each with its depth in frames."""
-    depth = 1
-    for event in trace.events:
-        depth += isinstance(event, FunctionEntry) - isinstance(event, FunctionExit)
-        if isinstance(event, InvokeOp):
-            yield event, depth
