@@ -13,8 +13,7 @@ from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lifted import BREAK, RETURN, Exit
 from torchjanus.semantics.staged.natives import Zipped
 from torchjanus.semantics.staged.operating import Operating
-from torchjanus.semantics.staged.staging import is_staged
-from torchjanus.semantics.staged.values import Poison, StagedList, StagedNumber, StagedRange, StagedValue
+from torchjanus.semantics.staged.values import Poison, StagedList, StagedNumber, StagedRange, StagedValue, is_staged
 
 __all__ = ["Flow"]
 

@@ -15,8 +15,15 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks import BINARY, COMPARE, INPLACE, UNARY
 from torchjanus.semantics.staged.changing import Changing
-from torchjanus.semantics.staged.staging import is_staged
-from torchjanus.semantics.staged.values import ObjectType, Poison, StagedList, StagedNumber, StagedObject, StagedValue
+from torchjanus.semantics.staged.values import (
+    ObjectType,
+    Poison,
+    StagedList,
+    StagedNumber,
+    StagedObject,
+    StagedValue,
+    is_staged,
+)
 
 __all__ = ["Operating"]
 

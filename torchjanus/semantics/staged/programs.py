@@ -21,9 +21,9 @@ from torchjanus.semantics.staged.journal import changed, contents_of, snapshot
 from torchjanus.semantics.staged.loops import Loops
 from torchjanus.semantics.staged.merging import same_type
 from torchjanus.semantics.staged.semantics import Staged
-from torchjanus.semantics.staged.staging import Recording, is_staged
+from torchjanus.semantics.staged.staging import Recording
 from torchjanus.semantics.staged.tidying import tidy
-from torchjanus.semantics.staged.values import Pending, Poison, Rep, StagedValue
+from torchjanus.semantics.staged.values import Pending, Poison, Rep, StagedValue, is_staged
 from torchjanus.tracegraph.graph import Const, Graph, Input, Path, Sequence
 from torchjanus.tracegraph.verify import Broken, verify
 

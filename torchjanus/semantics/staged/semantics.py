@@ -25,8 +25,8 @@ from torchjanus.semantics.staged.journal import MUTATORS
 from torchjanus.semantics.staged.loops import Loops
 from torchjanus.semantics.staged.merging import is_plain
 from torchjanus.semantics.staged.natives import NATIVES, is_impure
-from torchjanus.semantics.staged.staging import EFFECTS, is_staged
-from torchjanus.semantics.staged.values import Poison, StagedNumber
+from torchjanus.semantics.staged.torch_calls import EFFECTS
+from torchjanus.semantics.staged.values import Poison, StagedNumber, is_staged
 
 __all__ = ["Staged"]
 

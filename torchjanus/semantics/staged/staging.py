@@ -18,7 +18,8 @@ from torchjanus.core.errors import NOWHERE, Place, refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.staged.builder import Builder
-from torchjanus.semantics.staged.tensors import SYMBOLS, Fakes, is_fake, quiet
+from torchjanus.semantics.staged.tensors import SYMBOLS, Fakes, fits, is_fake, quiet
+from torchjanus.semantics.staged.torch_calls import modes_looked_at, refuse_effects, refuse_unrecorded
 from torchjanus.semantics.staged.values import (
     ListType,
     NumberType,
@@ -30,59 +31,17 @@ from torchjanus.semantics.staged.values import (
     StagedRange,
     StagedValue,
     TensorSpec,
+    kind_of_number,
 )
 from torchjanus.tracegraph.graph import Const, Operand, Ref, Sequence
 
-__all__ = ["EFFECTS", "Recording", "Staging", "is_staged"]
+__all__ = ["Recording", "Staging"]
 
-_COMPARING = {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.not_, operator.is_}
-_TRUTHS = {*_COMPARING, operator.is_not, bool, isinstance, math.isnan, math.isinf, math.isfinite}
-_WHOLE = {int, len, math.floor, math.ceil, round}
-_REAL = {float, operator.truediv}
+_RAISING = {operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.getitem}  # for some numbers
+_FETCHING = frozenset({"item", "__bool__", "__int__", "__float__", "__index__", "__len__", "__contains__"})
 _READING = frozenset({"dtype", "device", "layout", "requires_grad", "ndim", "is_leaf", "is_cuda", "is_sparse", "names",
                       "itemsize", "is_quantized", "is_mps", "is_xpu", "is_meta", "name", "grad_fn", "output_nr",
                       "is_nested", "is_cpu", "is_mkldnn"})  # fmt: skip
-# Functions whose effects are not the graph's.
-EFFECTS = frozenset({
-    "backward", "manual_seed", "seed", "set_rng_state", "retain_grad", "register_hook", "set_default_dtype",
-    "register_post_accumulate_grad_hook", "numpy", "set_", "share_memory_", "set_default_device", "resize_",
-    "__array__", "tolist", "data_ptr", "storage", "untyped_storage", "__repr__", "__str__", "__format__",
-})  # fmt: skip
-# Operators that raise for no contents of tensors, once their kinds fit.
-_NEVER_RAISING = frozenset(
-    """add sub mul truediv neg pos abs eq ne lt le gt ge sum mean exp log tanh sigmoid relu sqrt matmul mm linear cat
-    stack zeros ones zeros_like clone ones_like where max min norm sin cos t transpose unsqueeze squeeze softmax
-    log_softmax pow clamp all any detach _set_grad_enabled float double dot mv reshape view flatten expand iadd isub
-    imul add_ sub_ mul_""".split()
-)
-_NAMESPACES = frozenset({"aten", "prims", "torchvision"})
-_FETCHING = frozenset({"item", "__bool__", "__int__", "__float__", "__index__", "__len__", "__contains__"})
-
-
-# What answers by how a tensor lies in memory.
-_OF_MEMORY = frozenset({"is_contiguous", "stride", "storage_offset", "is_non_overlapping_and_dense"})
-
-
-def _modes() -> tuple[Any, ...]:
-    """What operators look at besides their operands."""
-    attention = torch.backends.cuda
-    return (
-        attention.math_sdp_enabled(), attention.flash_sdp_enabled(), attention.mem_efficient_sdp_enabled(),
-        attention.cudnn_sdp_enabled(), torch.are_deterministic_algorithms_enabled(),
-        torch.get_float32_matmul_precision(), torch.get_default_dtype(),
-    )  # fmt: skip
-
-
-def _namespace(function: Any) -> str:
-    """Whose operator it is: torch's own are of "aten"."""
-    if isinstance(function, torch._ops.OpOverloadPacket):
-        return str(function._qualified_op_name).partition("::")[0]
-    return str(getattr(function, "namespace", getattr(function, "_namespace", "aten")))
-
-
-def is_staged(value: Any) -> bool:
-    """Whether a value is not known: tensors never are."""
-    return isinstance(value, torch.Tensor | StagedValue)
 
 
 class Staging:
@@ -92,7 +51,7 @@ class Staging:
         self.fakes = Fakes()
         self.builders = [Builder(name, self.fakes, lambda: self.place)]
         self.site: Site | None = None
-        self.grad, self.modes = torch.is_grad_enabled(), _modes()
+        self.grad, self.modes = torch.is_grad_enabled(), modes_looked_at()
         self.asked_grad = False  # whether the program has looked at whether tensors require gradients
         self.trying = 0  # how many ``try`` blocks of the program are around what runs
 
@@ -178,19 +137,13 @@ class Staging:
     @quiet
     def compute(self, function: Any, args: tuple[Any, ...], kind: str | None = None) -> Any:
         """A number that the graph computes of others."""
-        if self.trying and function in (
-            operator.truediv,
-            operator.floordiv,
-            operator.mod,
-            operator.pow,
-            operator.getitem,
-        ):
+        if self.trying and function in _RAISING:
             raise refused(
                 "staged-try", "a computation within try that may raise",
                 "Whether it raises is known only when the graph runs, and handlers run when the function is staged.",
                 "Test for it instead.", self.place,
             )  # fmt: skip
-        type_ = NumberType(kind or self._kind(function, args))
+        type_ = NumberType(kind or kind_of_number(function, args))
         symbol = None
         if type_.kind != "number":
             try:
@@ -198,27 +151,10 @@ class Staging:
             except Exception:  # torch's symbols do not have every function: nothing is known then
                 symbol = None
         made = StagedNumber(self, Ref(self.builder.value(type_.kind)), type_, None)
-        made.symbol = symbol if _fits(symbol, type_.kind) else self.fakes.number(type_.kind)
+        made.symbol = symbol if fits(symbol, type_.kind) else self.fakes.number(type_.kind)
         operands = tuple(map(self.operand, args))
         self.builder.emit("compute", (("func", Const(function)), ("args", _items(operands))), (made.ref,), self.place)
         return made
-
-    def _kind(self, function: Any, args: tuple[Any, ...]) -> str:
-        if function in _TRUTHS:
-            return "bool"
-        if function in _WHOLE:
-            return "int"
-        if function in _REAL or getattr(function, "__module__", "") == "math":
-            return "float"
-        kinds = {self.type_of(one).kind if isinstance(one, StagedNumber) else type(one).__name__ for one in args}
-        if kinds == {"bool"} and function in (operator.and_, operator.or_, operator.xor):
-            return "bool"
-        if kinds <= {"int", "bool"} and function is not operator.pow:
-            return "int"
-        if function is operator.pow and kinds <= {"int", "bool"}:
-            known = args[1]
-            return "int" if isinstance(known, int) and known >= 0 else "number"
-        return "float" if "float" in kinds and kinds <= {"int", "float", "bool"} else "number"
 
     def number_operator(self, function: Any, one: Any, other: Any) -> Any:
         """``one OP other`` where one of them is a staged number."""
@@ -273,36 +209,11 @@ class Staging:
         owner = getattr(function, "__self__", None)
         if name == "__get__" and args:
             return self._attribute(function, owner.__name__, args[0])  # type: ignore[union-attr]
-        if name in ("__set__", "__delete__") or name in EFFECTS:
-            raise refused(
-                "staged-effect", f"{getattr(owner, '__name__', name) if name[:2] == '__' else name}()",
-                "A graph that is staged computes; it does not change gradients, generators or attributes of tensors, "
-                "and has no memory to hand out.", "Do it outside of the staged function.", self.place,
-            )  # fmt: skip
-        if _namespace(function) not in _NAMESPACES:
-            raise refused(
-                "staged-effect", f"{function}, an operator of the program's own", "Its type is found by running it: "
-                "its code may do more than compute.", "Call what it does, or do it outside of the staged function.",
-                self.place,
-            )  # fmt: skip
+        refuse_effects(function, name, self.place)
         fetched = self._fetched(name, args, kwargs)
         if fetched is not None:
             return fetched[0]
-        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda") or torch.is_inference_mode_enabled():
-            raise refused("staged-mode", "autocast or inference mode", "Staged graphs do not record these modes.",
-                          "Call the staged function in the mode instead.", self.place)  # fmt: skip
-        if name in _OF_MEMORY:
-            raise refused("staged-value", f"{name}() of a staged tensor", "A graph takes tensors of any strides, and "
-                          "operators may choose them.", "Call contiguous(), which copies only where it has to.",
-                          self.place)  # fmt: skip
-        if _modes() != self.modes:
-            raise refused("staged-mode", "a mode of torch that is changed", "Staged graphs do not record it.",
-                          "Call the staged function in the mode instead.", self.place)  # fmt: skip
-        if self.trying and name not in _NEVER_RAISING:
-            raise refused(
-                "staged-try", f"{name or function}() within try", "Whether it raises is known when the graph runs: "
-                "handlers run when the function is staged.", "Do it before the try statement.", self.place,
-            )  # fmt: skip
+        refuse_unrecorded(function, name, self.modes, trying=bool(self.trying), place=self.place)
         given, named = self.symbols(args), self.symbols(kwargs)
         seen = [one for one in pytree.tree_leaves((given, named)) if isinstance(one, torch.Tensor)]
         before = [one._version for one in seen]
@@ -465,11 +376,6 @@ def asserted(truth: bool, kind: type[BaseException], args: tuple[Any, ...]) -> N
 def _count(start: int, stop: int, step: int) -> int:
     """How many elements a range has. Graphs call it."""
     return len(range(start, stop, step))
-
-
-def _fits(symbol: Any, kind: str) -> bool:
-    wanted = {"int": torch.SymInt, "float": torch.SymFloat, "bool": torch.SymBool}.get(kind)
-    return wanted is not None and isinstance(symbol, wanted)
 
 
 def _items(operands: tuple[Operand, ...]) -> Sequence:

@@ -22,7 +22,7 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.staged.values import TensorSpec
 from torchjanus.tracegraph.graph import TensorType
 
-__all__ = ["SYMBOLS", "Fakes", "is_fake", "quiet", "size_text", "tensor_type"]
+__all__ = ["SYMBOLS", "Fakes", "fits", "is_fake", "quiet", "size_text", "tensor_type"]
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _UNKNOWN = (
@@ -173,3 +173,9 @@ class Fakes:
                 "staged-shape", f"{what} of staged numbers", "Torch takes no number there that is not known.",
                 "Give it as a number.", place,
             ) from error  # fmt: skip
+
+
+def fits(symbol: Any, kind: str) -> bool:
+    """Whether this is a symbol of torch for a number of that kind."""
+    wanted = {"int": torch.SymInt, "float": torch.SymFloat, "bool": torch.SymBool}.get(kind)
+    return wanted is not None and isinstance(symbol, wanted)

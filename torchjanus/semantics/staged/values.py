@@ -7,6 +7,7 @@ is asked that only its value could answer is refused; operators ask the staging 
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,8 +34,16 @@ __all__ = [
     "StagedValue",
     "TensorSpec",
     "Unbound",
+    "is_staged",
+    "kind_of_number",
     "type_of_example",
 ]
+
+
+_COMPARING = {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.not_, operator.is_}
+_TRUTHS = {*_COMPARING, operator.is_not, bool, isinstance, math.isnan, math.isinf, math.isfinite}
+_WHOLE = {int, len, math.floor, math.ceil, round}
+_REAL = {float, operator.truediv}
 
 
 class Unbound:
@@ -313,3 +322,27 @@ class Poison:
             if type(one) is Poison:
                 one._raise()
         raise AssertionError("no poison")
+
+
+def kind_of_number(function: Any, args: tuple[Any, ...]) -> str:
+    """Return what kind of number a function gives for these arguments; "number" if that depends on their values."""
+    if function in _TRUTHS:
+        return "bool"
+    if function in _WHOLE:
+        return "int"
+    if function in _REAL or getattr(function, "__module__", "") == "math":
+        return "float"
+    kinds = {one.type.kind if isinstance(one, StagedNumber) else type(one).__name__ for one in args}
+    if kinds == {"bool"} and function in (operator.and_, operator.or_, operator.xor):
+        return "bool"
+    if kinds <= {"int", "bool"} and function is not operator.pow:
+        return "int"
+    if function is operator.pow and kinds <= {"int", "bool"}:
+        known = args[1]
+        return "int" if isinstance(known, int) and known >= 0 else "number"
+    return "float" if "float" in kinds and kinds <= {"int", "float", "bool"} else "number"
+
+
+def is_staged(value: Any) -> bool:
+    """Whether a value is not known: tensors never are."""
+    return isinstance(value, torch.Tensor | StagedValue)
