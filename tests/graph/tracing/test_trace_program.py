@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.graph.recording import generalise, record
-from torchjanus.graph.tracing.trace_program import TraceFailed, is_own, made_at, trace
+from torchjanus.graph.tracing.node_tracing import TraceFailed, is_own
+from torchjanus.graph.tracing.trace_program import made_at, trace
 
 
 def traced(step: Any, *args: Any) -> Any:

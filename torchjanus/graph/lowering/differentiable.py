@@ -19,9 +19,9 @@ from torchjanus.graph.aten.verify import verify
 from torchjanus.graph.ir.lowered import FromInput, GradState, Lowered, NoGradient, Pullback, Source, ViewOf
 from torchjanus.graph.ir.program import Backward, Input, Program, Ref
 from torchjanus.graph.lowering.lower import lower, lower_rolled
+from torchjanus.graph.tracing.node_tracing import is_own
 from torchjanus.graph.tracing.recompute import require_same_saves
 from torchjanus.graph.tracing.saved_tensors import undifferentiable
-from torchjanus.graph.tracing.trace_program import is_own
 from torchjanus.trace.blanks import blank
 from torchjanus.trace.user_code import MARKS
 

@@ -33,8 +33,9 @@ from torchjanus.graph.loops.roll.roll import (
 from torchjanus.graph.regions.loop import FixedTripCount, Loop
 from torchjanus.graph.regions.loop_bytes import has_loops
 from torchjanus.graph.tracing import number_slots
+from torchjanus.graph.tracing.node_tracing import TraceFailed
 from torchjanus.graph.tracing.small_sizes import conditions_of_few
-from torchjanus.graph.tracing.trace_program import Traced, TraceFailed, trace
+from torchjanus.graph.tracing.trace_program import Traced, trace
 from torchjanus.trace.values import Expr, leaves
 
 __all__ = ["FINISHING", "LOWERING", "check_counts", "lower", "lower_rolled", "made_in", "without_marks"]

@@ -22,7 +22,7 @@ from torchjanus.graph.ir.program import Ref, Slot
 from torchjanus.graph.operators import stand_ins
 from torchjanus.graph.operators.dynamic_index import pick, picked_by
 from torchjanus.graph.tracing.ambient import Ambient
-from torchjanus.graph.tracing.trace_program import FETCHES
+from torchjanus.graph.tracing.node_tracing import FETCHES
 from torchjanus.trace.blanks import like
 
 __all__ = ["require_same_saves", "results_again"]

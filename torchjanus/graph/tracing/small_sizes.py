@@ -16,7 +16,8 @@ import torch
 from torchjanus.core.errors import JanusError
 from torchjanus.graph.aten.symbolic_sizes import Symbolic
 from torchjanus.graph.ir.program import Program
-from torchjanus.graph.tracing.trace_program import Traced, is_own, made_at
+from torchjanus.graph.tracing.node_tracing import is_own
+from torchjanus.graph.tracing.trace_program import Traced, made_at
 from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["conditions_of_few"]

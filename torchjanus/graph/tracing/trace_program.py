@@ -5,64 +5,41 @@ Owns the mapping from program references to graph values. Slots are numbers here
 
 from __future__ import annotations
 
-import contextlib
-import operator
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._functorch.eager_transforms import enable_inplace_requires_grad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.utils import _pytree as pytree
 
 from torchjanus.core.autograd_thread import one_thread
-from torchjanus.core.errors import NOWHERE, JanusError, Place, Refused, refused
-from torchjanus.core.trees import map_leaves
+from torchjanus.core.errors import NOWHERE, Refused, refused
 from torchjanus.graph.aten import functionalize
 from torchjanus.graph.aten.flags import stack_flags
 from torchjanus.graph.aten.in_place import traced
 from torchjanus.graph.aten.memory import Memory
-from torchjanus.graph.aten.strides import laid_as
-from torchjanus.graph.aten.symbolic_sizes import Symbolic, quiet, value_of_formula
+from torchjanus.graph.aten.symbolic_sizes import Symbolic, quiet
 from torchjanus.graph.aten.verify import require_fit
 from torchjanus.graph.aten.view_bases import ViewBases
 from torchjanus.graph.ir.loop_matching import is_training
 from torchjanus.graph.ir.lowered import Leaf, NoGradient, Replaced, Result, Saves, Source, ViewOf
-from torchjanus.graph.ir.program import Formula, Input, Measured, Node, Program, Ref, Slot, Symbol
-from torchjanus.graph.ir.tensor_versions import GET_DATA, Changes, memory_of
-from torchjanus.graph.operators import data_sizes, gradient_formulas, stand_ins
-from torchjanus.graph.operators.dynamic_index import DynamicSubscripts
-from torchjanus.graph.operators.spectral import as_eager
+from torchjanus.graph.ir.program import Input, Program
+from torchjanus.graph.ir.tensor_versions import memory_of
+from torchjanus.graph.operators import data_sizes
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.graph.tracing.autograd_probe import grad_states
 from torchjanus.graph.tracing.early_release import SET_GRAD, thrown_early
+from torchjanus.graph.tracing.node_tracing import NodeTracer, not_strided
 from torchjanus.graph.tracing.pull import pull
-from torchjanus.graph.tracing.replace_data import SET_DATA, DataReplacements
 from torchjanus.graph.tracing.saved_tensors import SavedTensors, drop_forward, saves_of
 from torchjanus.graph.tracing.snapshots import Snapshots
 from torchjanus.graph.tracing.user_code_calls import UserCodeReplay
-from torchjanus.ops.calls import DROPOUTS
 from torchjanus.trace.layout import Lying, lying_of
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.user_code import MARKS
 
-__all__ = ["TraceFailed", "Traced", "is_own", "made_at", "trace"]
-
-# Reads of a tensor's value by the host, which the recorded trace represents as slots, assertions or constants.
-FETCHES = frozenset(
-    {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__repr__", "__format__", "__len__"}
-)
-SEEDING = frozenset({"manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"})
-
-
-class TraceFailed(JanusError):
-    """A call of the program raised on fake tensors: the numbers do not fit, or it needs real data."""
-
-    def __init__(self, place: Place, name: str, error: Exception) -> None:
-        super().__init__(f"{name} raised {type(error).__name__}: {error}")
-        self.place = place
+__all__ = ["Traced", "made_at", "trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +104,11 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         symbolic,
         tuple(measured[number] for number in range(len(program.measures))),
         tuple(map(lying_of, run.memory.values)),
-        tuple(run.made),
+        tuple(run.nodes.made),
         run.uncounted,
         run.saves,
         run.uses,
     )
-
-
-def is_own(func: Any) -> bool:
-    """Whether it is one of our operators that are traced separately, for sizes of two or more, such as a loop."""
-    homes = {str(getattr(one, "__module__", "")) for one in (func, type(func))}
-    plain = {stand_ins.__name__, data_sizes.__name__, gradient_formulas.__name__}
-    return any(home.startswith("torchjanus.") for home in homes - plain)
 
 
 def made_at(
@@ -148,7 +118,7 @@ def made_at(
     run = _Run(program, numbers, Symbolic(program.dimensions, sizes), held)
     with quiet(), Ambient():
         run.traced([sizes[k] for k, one in enumerate(program.dimensions) if one.slot is not None or one.made])
-    return run.made
+    return run.nodes.made
 
 
 def _functionalise(
@@ -171,12 +141,6 @@ def _fake(entry: Input, symbolic: Symbolic) -> torch.Tensor:
     return symbolic.fake(entry).requires_grad_(entry.requires_grad)
 
 
-def _not_strided(name: str, tensor: torch.Tensor, place: Place) -> Refused:
-    what = f"{name} gives a tensor with layout {tensor.layout}"
-    remedy = "Make it dense, and embeddings without sparse=True."
-    return refused("tensor-layout", what, "Graphs are made of dense tensors.", remedy, place)
-
-
 class _Run:
     """The function that make_fx traces: runs the program, node by node, on fake tensors."""
 
@@ -185,30 +149,22 @@ class _Run:
     ) -> None:
         self.program = program
         self.symbolic = symbolic
-        self.numbers = numbers
         self.memory = Memory()
         self.outputs: tuple[Result, ...] = ()
         self.leaves: tuple[Leaf, ...] = ()
         self.flips: tuple[tuple[int, bool], ...] = ()
-        self.replacing = DataReplacements(program.nodes)
         self.replaced: tuple[Replaced, ...] = ()
-        self.changes = Changes()
-        self.picks = DynamicSubscripts(numbers, held, self.changes)
-        # Storages of ordinary tensors, and of those made in inference mode.
-        self.ordinary: set[int] = set()
-        self.inference: set[int] = set()
-        self.made: list[torch.Tensor] = []
+        self.nodes = NodeTracer(program, numbers, symbolic, held)
+        self.replacing, self.picks = self.nodes.replacing, self.nodes.picks
         self.uncounted: frozenset[int] = frozenset()
         self.saves: Saves | None = None
         self.forward: frozenset[str] = frozenset()  # the nodes before the backward pass, where only that is wanted
         self.uses: tuple[int, ...] = ()
-        # For rewritten operations the layout of results was not watched.
-        self.watched = not symbolic.few and not any(is_own(node.func) for node in program.nodes)
 
     def traced(self, counts: Sequence[Any]) -> torch.fx.GraphModule:
         """Return the traced graph, which takes ``counts`` first."""
         fakes = [_fake(entry, self.symbolic) for entry in self.program.inputs]
-        self.made = [*fakes]
+        self.nodes.made = [*fakes]
         graph = traced(lambda *given: self(*given[len(counts) :]), *counts, *fakes)
         require_fit(graph.graph)
         return graph
@@ -219,8 +175,8 @@ class _Run:
         for entry, tensor in zip(program.inputs, tensors, strict=True):
             if entry.grad is not None:
                 tensor.grad = tensors[entry.grad.index]
-        self.snapshots = Snapshots(program, values, self.changes, self.replacing.expected)
-        self.ordinary = {memory_of(tensor) for tensor in tensors}
+        self.snapshots = Snapshots(program, values, self.nodes.changes, self.replacing.expected)
+        self.nodes.begin(tensors, self.snapshots)
         versions = [None if one.is_inference() else one._version for one in tensors]
         self.saving = SavedTensors(program, values)
         with Ambient() as ambient, one_thread(), self.saving.recorded():
@@ -238,7 +194,7 @@ class _Run:
                         position = self.calling.take(position)
                     else:
                         try:
-                            self._step(node, values)
+                            self.nodes.make(node, values)
                         except Refused as refused:
                             raise refused.at(node.place) from refused
                         position += 1
@@ -257,103 +213,6 @@ class _Run:
             k for k, one in enumerate(tensors) if not one.is_inference() and one._version == versions[k]
         )
         return self._finish(tensors, values) if program.backward is None else self._pulled(tensors, values)
-
-    def _step(self, node: Node, values: dict[int, torch.Tensor]) -> None:
-        name = getattr(node.func, "__name__", "")
-        self.picks.use(node, name, values)
-        if name in FETCHES and not node.outs:
-            return
-        if name in SEEDING:
-            what = f"{name}() inside the step"
-            remedy = "Seed before the step."
-            raise refused(
-                "generator-seeded", what, "A graph cannot set the generator's state midway.", remedy, node.place
-            )
-
-        def leaf(value: Any) -> Any:
-            if isinstance(value, Ref):
-                return values[value.index]
-            if isinstance(value, Symbol | Measured | Formula):
-                return value_of_formula(value, self.symbolic.sizes, self.snapshots.measured)
-            return self.numbers[value.index] if isinstance(value, Slot) else value
-
-        picked = self.picks.slots(node)
-        transformed = torch._C._functorch.get_dynamic_layer_stack_depth() > 0
-        func = self.replacing.put if node.func == SET_DATA else stand_ins.rounding(node)
-        try:
-            result: Any
-            if picked and not transformed:
-                result = self.picks.make(values[node.args[0].index], node, picked)
-            elif not transformed and self.picks.puts(node):
-                self.picks.put(values[node.args[0].index], node.args[1], leaf(node.args[2]))
-                result = None
-            else:
-                args, kwargs = map_leaves(node.args, leaf), map_leaves(node.kwargs, leaf)
-                if name == "unbind":
-                    self._count_rows(node, *args, **kwargs)
-                # torch.func.grad() requires gradients in place, under a switch of its own; a user's call raises.
-                opened = enable_inplace_requires_grad(True) if transformed else contextlib.nullcontext()
-                given = _versions(kwargs.get("out"))
-                with opened, as_eager(name, lambda: _tensors_in((args, kwargs))):
-                    result = func(*args, **kwargs)
-                if given and given == _versions(kwargs["out"]):
-                    what = f"{name} does not write to what it is given as out= when it is traced"
-                    remedy = "Copy its result instead."
-                    raise refused("write-unsupported", what, "A graph would lose it.", remedy, node.place)
-        except JanusError:
-            raise
-        except Exception as error:
-            raise TraceFailed(node.place, name or repr(node.func), error) from error
-        if not transformed:
-            self.picks.put_back()
-        self.symbolic.check(f"{node.place} {name}")
-        made = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
-        self._expect(node, name, len(made))
-        if self.watched and not transformed and len(node.lying) == len(made):
-            # Composite operations may use another path for fake tensors, which gives other strides (max_pool1d).
-            new = (ref.index not in values for ref in node.outs)
-            made = [laid_as(*one) if there else one[0] for there, *one in zip(new, made, node.lying, strict=True)]
-        self._part(node, made, values)
-        if any(dimension.few for dimension in self.program.dimensions):
-            self.made += made
-        for ref, tensor in zip(node.outs, made, strict=True):
-            if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-                values.setdefault(ref.index, tensor)
-                continue
-            if tensor.layout != torch.strided:
-                raise _not_strided(name or repr(node.func), tensor, node.place)
-            # Views belong to the mode of their base, whatever the mode they are made in.
-            if not node.modes.inference:
-                if memory_of(tensor) not in self.inference:
-                    self.ordinary.add(memory_of(tensor))
-            elif memory_of(tensor) not in self.ordinary:
-                self.inference.add(memory_of(tensor))
-            known = values.setdefault(ref.index, tensor)
-            if node.func == GET_DATA:
-                self.changes.part(leaf(node.args[0]), tensor)
-            # In inference mode a dropout that returns its argument, as in evaluation, is traced as a copy.
-            if known is not tensor and not (node.modes.inference and name in DROPOUTS):
-                what = f"{name or node.func!r} returned a new tensor, and an existing one when it was watched"
-                raise refused("trace-differs", what, "The aliasing of its result is not stable.", place=node.place)
-
-    @staticmethod
-    def _part(node: Node, made: list[torch.Tensor], values: dict[int, torch.Tensor]) -> None:
-        """Clone a tensor that a fake kernel returns twice, unlike the real one (``mkldnn_rnn_layer_backward``)."""
-        first: dict[int, int] = {}
-        for place, (ref, tensor) in enumerate(zip(node.outs, made, strict=True)):
-            if first.setdefault(id(tensor), ref.index) != ref.index and ref.index not in values:
-                made[place] = tensor.clone()
-
-    def _count_rows(self, node: Node, tensor: torch.Tensor, dim: int = 0) -> None:
-        """Check the number of rows before ``unbind`` makes them: large numbers represent dynamic sizes here."""
-        rows = operator.index(tensor.shape[dim])
-        self.symbolic.check(f"{node.place} unbind")
-        self._expect(node, "unbind", rows)
-
-    def _expect(self, node: Node, name: str, made: int) -> None:
-        if made != len(node.outs):
-            what = f"{name or node.func!r} gave {made} tensors, and {len(node.outs)} when it was watched"
-            raise refused("trace-differs", what, "It depends on more than its arguments.", place=node.place)
 
     def _finish(
         self,
@@ -375,7 +234,7 @@ class _Run:
         for grad in grads:
             if grad is not None and grad.layout != torch.strided:
                 place = next((node.place for node in reversed(program.nodes) if is_training(node.func)), NOWHERE)
-                raise _not_strided("backward", grad, place)
+                raise not_strided("backward", grad, place)
         self.calling.probing = True
         with torch.no_grad():
             moved = self.replacing.moved(tensors)
@@ -394,7 +253,7 @@ class _Run:
             self.saves = saves_of(needed, sources[len(sources) - len(kept) :], tensors, memory.values)
         self.replaced = self.replacing.replaced(tensors, places)
         made = [
-            Result(self._on_host(result.source), result.state, memory_of(values[ref.index]) in self.inference)
+            Result(self._on_host(result.source), result.state, memory_of(values[ref.index]) in self.nodes.inference)
             for result, ref in zip(results, program.outputs, strict=False)
         ]
         bases = ViewBases(memory, tensors, finals, made, self._on_host)
@@ -465,12 +324,3 @@ class _Run:
             if tensor.requires_grad != entry.requires_grad:
                 flips.append((index, tensor.requires_grad))
         return tuple(flips)
-
-
-def _tensors_in(value: Any) -> list[torch.Tensor]:
-    return [part for part in pytree.tree_leaves(value) if isinstance(part, torch.Tensor)]
-
-
-def _versions(out: Any) -> list[int]:
-    """Return the in-place versions of these tensors, where torch counts them."""
-    return [one._version for one in _tensors_in(out) if not one.is_inference()]
