@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils import _pytree as pytree
 
 from torchjanus.core.access_path import AccessPath, Step
@@ -39,8 +38,9 @@ from torchjanus.semantics.torch.arguments import Arguments, bare
 from torchjanus.semantics.torch.backward_code import BackwardCode
 from torchjanus.semantics.torch.dynamic_index import DynamicIndexWatch
 from torchjanus.semantics.torch.fetching import Fetching
-from torchjanus.semantics.torch.gradients import Gradients
+from torchjanus.semantics.torch.gradients import Gradients, Reductions
 from torchjanus.semantics.torch.packed_sequences import PackedSequences, packing
+from torchjanus.semantics.torch.pausing import PausableMode
 from torchjanus.semantics.torch.selections import Selections, selection, sized_by_contents
 from torchjanus.semantics.torch.sizes import Sizes
 from torchjanus.semantics.torch.tensor_copies import TensorCopies
@@ -55,15 +55,11 @@ __all__ = ["FrameworkRecorder"]
 # After these a tensor that required no gradient may get one.
 _THAWING = frozenset({"Tensor.requires_grad_", "Tensor.requires_grad.__set__"})
 
-
-class Reductions(Protocol):
-    """What reduces gradients over processes in a backward pass, and records that after it."""
-
-    def reducing(self) -> contextlib.AbstractContextManager[None]: ...
-    def reduced(self) -> None: ...
+# Results that do not depend on the contents of tensors.
+_HARMLESS = (torch.dtype, torch.device, torch.layout, torch.Size, str)
 
 
-class FrameworkRecorder(TorchFunctionMode):
+class FrameworkRecorder(PausableMode):
     """Runs every framework call for real and records it."""
 
     def __init__(self, recording: Recording) -> None:
@@ -82,24 +78,12 @@ class FrameworkRecorder(TorchFunctionMode):
         self.out = CallsOut()
         self.native_results: list[Any] = []  # results of the calls in progress
         self.bare = bare
-        self._given: list[set[int]] = []
         self.code = BackwardCode(recording, self)
         self.sizes = Sizes(recording)
         self.gradients = Gradients(recording)
         self.arguments = Arguments(recording, self.ref)
         self.fetching = Fetching(recording, self.sizes, self.ref, self.call)
         self._copies = TensorCopies(recording, self.recorded_as)
-        self._paused = False
-        self._shown: frozenset[int] = frozenset()
-
-    @contextlib.contextmanager
-    def passive(self, given: Iterable[Any]) -> Iterator[None]:
-        """While native code runs, do not record what it does with its own tensors or those that it is ``given``."""
-        self._given.append({id(leaf) for leaf in pytree.tree_leaves(list(given)) if isinstance(leaf, torch.Tensor)})
-        try:
-            yield
-        finally:
-            self._given.pop()
 
     def _check_native_use(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Native code calls torch. Refuse the trace if it uses a tensor of the step that it was not given."""
@@ -248,7 +232,7 @@ class FrameworkRecorder(TorchFunctionMode):
         bare_kwargs: dict[str, Any],
         really: Callable[[], Any] | None = None,
     ) -> Any:
-        recording = self.recording
+        recording, short = self.recording, name.rpartition(".")[2]
         if really is None and len(args) == 2 and not kwargs and self.arguments.is_asked(args[1]):
             made = self._really(func, *bare_args)
             if made is NotImplemented:  # Python tries the other operand
@@ -258,7 +242,7 @@ class FrameworkRecorder(TorchFunctionMode):
                 return made
 
         fixed, symbol = self.arguments.fixed, self.arguments.symbol
-        if name.rpartition(".")[2].strip("_") not in NUMERIC:
+        if short.strip("_") not in NUMERIC:
             args = tuple(fixed(a, name) for a in args)
             kwargs = {k: fixed(v, name) for k, v in kwargs.items()}
         symbols = tuple(symbol(a, name) for a in args)
@@ -268,14 +252,14 @@ class FrameworkRecorder(TorchFunctionMode):
         # __get__ and __set__ of a data descriptor are called through their slot, as Python does.
         state = generator_state()
         before = self._versions(name, bare_args, bare_kwargs) if recording.trace.outline is not None else []
-        if name.rpartition(".")[2] in BACKWARD:
+        if short in BACKWARD:
             hindered = hindrance()
             if hindered and hindered != TRANSFORM:  # transforms within the step are recorded
                 recording.refuse(
                     "torch-mode", f"backward() under {hindered}", "a graph does not obey it.", "Switch it off."
                 )
             self.gradients.flow()
-            if name.rpartition(".")[2] == "backward":
+            if short == "backward":
                 self.gradients.read_all()
             reducing = contextlib.nullcontext() if self.reductions is None else self.reductions.reducing()
             with self.code.around_backward(self.gradients.leaves), one_thread(), reducing:
@@ -291,7 +275,7 @@ class FrameworkRecorder(TorchFunctionMode):
             if isinstance(leaf, torch.Tensor):
                 outs.append(self.known(leaf) or recording.new_tensor(leaf))
                 lying.append(lying_of(leaf))
-            elif leaf is not None and not _harmless(leaf):
+            elif leaf is not None and not isinstance(leaf, _HARMLESS):
                 recording.refuse(
                     "number-of-tensor",
                     f"{name} returns a {type(leaf).__name__}",
@@ -304,11 +288,11 @@ class FrameworkRecorder(TorchFunctionMode):
         if before:
             recording.note_writes(before)
         self._note(op)
-        if self.reductions is not None and name.rpartition(".")[2] in BACKWARD:
+        if self.reductions is not None and short in BACKWARD:
             self.reductions.reduced()
         if self.picks is not None and self.picks.any:
-            self.picks.made(name.rpartition(".")[2], pytree.tree_leaves((args, kwargs)), pytree.tree_leaves(result))
-        if name.rpartition(".")[2] == "unbind":
+            self.picks.made(short, pytree.tree_leaves((args, kwargs)), pytree.tree_leaves(result))
+        if short == "unbind":
             self.sizes.note_unbind(result, *bare_args, **bare_kwargs)
         return result
 
@@ -324,48 +308,6 @@ class FrameworkRecorder(TorchFunctionMode):
     def mark(self, mark: Mark, args: tuple[Any, ...], outs: tuple[TensorRef, ...]) -> None:
         """Record where code that autograd calls begins or ends."""
         self._note(Op(mark, repr(mark), args, {}, outs, ambient_modes(), self.recording.place))
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Record nothing: torch's Python code runs for one call that is recorded otherwise."""
-        before, self._paused = self._paused, True
-        try:
-            yield
-        finally:
-            self._paused = before
-
-    @contextlib.contextmanager
-    def resumed(self) -> Iterator[None]:
-        """Record again, during a framework call that calls the user's code."""
-        before, self._paused = self._paused, False
-        try:
-            with self._in_force():
-                yield
-        finally:
-            self._paused = before
-
-    @contextlib.contextmanager
-    def _in_force(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            if not any(torch._C._get_function_stack_at(i) is self for i in range(torch._C._len_torch_function_stack())):
-                stack.enter_context(self)
-            stack.enter_context(torch._C._EnableTorchFunction())
-            yield
-
-    @contextlib.contextmanager
-    def absent(self) -> Iterator[None]:
-        """Remove this mode, and keep those of the program, while unknown native code runs."""
-        found = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
-        for mode in reversed(found):
-            if mode is not self:
-                _push_mode(mode)
-        try:
-            yield
-        finally:
-            for _ in range(torch._C._len_torch_function_stack()):
-                _pop_mode()
-            for mode in reversed(found):
-                _push_mode(mode)
 
     def _read_property(self, tensor: torch.Tensor, name: str) -> bool:
         """Record a read of a tensor's property. If the graph does not use the tensor, only this property is guarded."""
@@ -444,16 +386,6 @@ class FrameworkRecorder(TorchFunctionMode):
 
     # -- texts ----------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def showing(self, parts: Any) -> Iterator[None]:
-        """While these parts are shown, their texts have been recorded by the caller."""
-        before = self._shown
-        self._shown = before | {id(part) for part in pytree.tree_leaves(parts) if isinstance(part, torch.Tensor)}
-        try:
-            yield
-        finally:
-            self._shown = before
-
     def _show(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a tensor's text. Refuse the trace if code that is not watched asks for it."""
         if id(args[0]) not in self._shown:
@@ -464,8 +396,3 @@ class FrameworkRecorder(TorchFunctionMode):
                 "Print tensor.item(), or return the tensor and print it after.",
             )
         return self._really(func, *bare(args), **bare(kwargs))
-
-
-def _harmless(leaf: Any) -> bool:
-    """Whether a result does not depend on the contents of tensors."""
-    return isinstance(leaf, torch.dtype | torch.device | torch.layout | torch.Size | str)

@@ -5,13 +5,23 @@ Knows nothing of how framework calls are recorded.
 
 from __future__ import annotations
 
+import contextlib
+from typing import Protocol
+
 import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.host.node_hooks import has_node_hooks
 from torchjanus.semantics.record.recording import Recording
 
-__all__ = ["Gradients"]
+__all__ = ["Gradients", "Reductions"]
+
+
+class Reductions(Protocol):
+    """What reduces gradients over processes in a backward pass, and records that after it."""
+
+    def reducing(self) -> contextlib.AbstractContextManager[None]: ...
+    def reduced(self) -> None: ...
 
 
 class Gradients:
