@@ -325,7 +325,7 @@ def _one_iteration(trace: Trace) -> tuple[OneIteration | None, list[AlignedLoop]
     if not counts:
         return None, fit
     try:
-        return OneIteration(TruncatedLoops(trace, fit, 1).trace().tokens(), counts), fit
+        return OneIteration(TruncatedLoops(trace, fit, least=1).trace().tokens(), counts), fit
     except NotMergeable:
         return None, fit
 
