@@ -7,7 +7,7 @@ import gc
 from pathlib import Path
 
 from tests.test_layering import MODULES, ROOT
-from torchjanus.core.caches import Interned, Recent
+from torchjanus.core.caches import Identities, Interned, Recent
 
 # Containers of modules and classes that something writes to, and functions cached without a bound; what bounds them.
 BOUNDED = {
@@ -66,7 +66,7 @@ BOUNDED = {
 }
 CONTAINERS = set(
     """dict set list defaultdict deque OrderedDict Counter WeakKeyDictionary WeakValueDictionary WeakSet
-    ClassTable""".split()
+    ClassTable Identities""".split()
 )
 WRITING = set(
     """append add setdefault update pop popitem clear insert extend discard remove put appendleft __setitem__""".split()
@@ -181,3 +181,17 @@ def test_an_interned_object_is_one_as_long_as_it_is_used() -> None:
     gc.collect()
     assert list(table._alive) == ["third"]
     assert len(table._recent) == 1
+
+
+def test_equal_objects_have_values_of_their_own_as_long_as_they_live() -> None:
+    first, second = (compile("1 + 1", "file", "eval") for _ in range(2))
+    assert first == second and first is not second
+    table: Identities[str | None] = Identities()
+    assert table.get(first, lambda: "first") == table.get(first, lambda: "other") == table.find(first) == "first"
+    assert table.find(second) is None
+    assert table.get(second, lambda: None) is None
+    assert table.get(second, lambda: "other") is None  # None is a value, too
+    assert len(table._known) == 2
+    del first
+    gc.collect()
+    assert len(table._known) == 1

@@ -6,13 +6,43 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-__all__ = ["Interned", "Recent"]
+__all__ = ["Identities", "Interned", "Recent"]
 
 _Value = TypeVar("_Value")
+
+
+class Identities(Generic[_Value]):
+    """A value for an object as long as the object lives, by its identity: code objects compare by content, and equal
+    ones can come from different files."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[Any], _Value]] = {}
+        self._lock = threading.RLock()
+
+    def find(self, one: Any) -> _Value | None:
+        """Return the object's value, None if there is none."""
+        known = self._known.get(id(one))
+        return known[1] if known is not None and known[0]() is one else None
+
+    def get(self, one: Any, make: Callable[[], _Value]) -> _Value:
+        """Return the object's value; if there is none, it is made."""
+        known = self._known.get(id(one))
+        if known is not None and known[0]() is one:
+            return known[1]
+        with self._lock:
+            known = self._known.get(id(one))
+            return known[1] if known is not None and known[0]() is one else self.put(one, make())
+
+    def put(self, one: Any, value: _Value) -> _Value:
+        """Set the object's value. Returns it."""
+        number, values = id(one), self._known
+        values[number] = weakref.ref(one, lambda _: values.pop(number, None)), value
+        return value
 
 
 class Recent(Generic[_Value]):

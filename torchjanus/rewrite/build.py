@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import ast
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from torchjanus.core.caches import Recent
+from torchjanus.core.caches import Identities, Recent
 from torchjanus.core.collector import uncollected
 from torchjanus.core.errors import SourceUnavailable
 from torchjanus.rewrite.census import CENSUS
@@ -63,11 +62,8 @@ class Template:
     sites: tuple[Site, ...]
 
 
-_lock = threading.RLock()
-# By id, with a weak reference: code objects compare by content, and equal ones can come from different files.
-_templates: dict[int, tuple[weakref.ref[CodeType], Template | str]] = {}
-# By id of rewritten code: the code without hooks, one object for all code made of one source.
-_unhooked: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}
+_templates: Identities[Template | str] = Identities()  # by code; a text says why there is none
+_unhooked: Identities[CodeType] = Identities()  # by rewritten code: one object for all code made of one source
 _bare: Recent[CodeType] = Recent(4096)  # by file and content
 _twins: weakref.WeakKeyDictionary[FunctionType, tuple[Bind, CodeType, FunctionType]] = weakref.WeakKeyDictionary()
 
@@ -83,14 +79,11 @@ def code_of(fn: Any) -> CodeType:
     code: CodeType = fn.__code__
     if not is_rewritten(code):
         return code
-    known = _unhooked.get(id(code))
-    if known is None or known[0]() is not code:
-        number = id(code)
+    known = _unhooked.find(code)
+    if known is None:
         made = _without_hooks(code)
-        bare = _bare.get((code.co_filename, made), lambda: made)
-        known = weakref.ref(code, lambda _: _unhooked.pop(number, None)), bare
-        _unhooked[number] = known
-    return known[1]
+        known = _unhooked.put(code, _bare.get((code.co_filename, made), lambda: made))
+    return known
 
 
 def _without_hooks(code: CodeType) -> CodeType:
@@ -124,16 +117,7 @@ def twin(fn: FunctionType, bind: Bind) -> FunctionType:
 
 
 def template(fn: FunctionType) -> Template:
-    code = fn.__code__
-    known = _templates.get(id(code))
-    if known is None or known[0]() is not code:
-        with _lock:
-            known = _templates.get(id(code))
-            if known is None or known[0]() is not code:
-                number = id(code)
-                known = weakref.ref(code, lambda _: _templates.pop(number, None)), _template(fn)
-                _templates[number] = known
-    outcome = known[1]
+    outcome = _templates.get(fn.__code__, lambda: _template(fn))
     if isinstance(outcome, str):
         raise SourceUnavailable(outcome)
     return outcome

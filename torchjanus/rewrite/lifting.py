@@ -12,13 +12,12 @@ Functions that can be suspended (generators, coroutines) are not lifted.
 from __future__ import annotations
 
 import ast
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
+from torchjanus.core.caches import Identities
 from torchjanus.core.errors import SourceUnavailable
 from torchjanus.rewrite.build import CONSTRUCTS, Bind, Template, bound_code, code_of, is_rewritten, with_code
 from torchjanus.rewrite.constructs import blocks, calls, functions
@@ -34,8 +33,7 @@ __all__ = ["lifted"]
 
 _LOOPS = (ast.For, ast.While)
 _BLOCKS = (ast.With, ast.Try, ast.TryStar, ast.Match)
-_lock = threading.RLock()
-_templates: dict[int, tuple[weakref.ref[CodeType], Template | str]] = {}  # by id: see ``build``
+_templates: Identities[Template | str] = Identities()  # by code; a text says why there is none
 
 
 def lifted(fn: FunctionType, bind: Bind) -> FunctionType:
@@ -47,16 +45,10 @@ def lifted(fn: FunctionType, bind: Bind) -> FunctionType:
 
 
 def _template(fn: FunctionType) -> Template:
-    code = fn.__code__
-    with _lock:
-        known = _templates.get(id(code))
-        if known is None or known[0]() is not code:
-            number = id(code)
-            known = weakref.ref(code, lambda _: _templates.pop(number, None)), _lift(fn)
-            _templates[number] = known
-    if isinstance(known[1], str):
-        raise SourceUnavailable(known[1])
-    return known[1]
+    outcome = _templates.get(fn.__code__, lambda: _lift(fn))
+    if isinstance(outcome, str):
+        raise SourceUnavailable(outcome)
+    return outcome
 
 
 def _lift(fn: FunctionType) -> Template | str:

@@ -12,13 +12,13 @@ import inspect
 import linecache
 import threading
 import warnings
-import weakref
 from builtins import len, reversed  # torchjanus' own, even where a program replaces it
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
+from torchjanus.core.caches import Identities
 from torchjanus.core.errors import SourceUnavailable
 from torchjanus.rewrite.generated import generated_init
 from torchjanus.rewrite.syntax.scopes import Function
@@ -55,17 +55,16 @@ class _File:
 
 
 _files: dict[str, _File] = {}
-# By id: code that was made of a definition that is in no file.
-_adopted: dict[int, tuple[weakref.ref[CodeType], Found]] = {}
+_adopted: Identities[Found] = Identities()  # of code that was made of a definition that is in no file
 _lock = threading.RLock()
 
 
 def find(fn: FunctionType) -> Found:
     """Return the definition that the function's code was compiled from. Raises SourceUnavailable with the reason."""
     code, module_globals = fn.__code__, fn.__globals__
-    adopted = _adopted.get(id(code))
-    if adopted is not None and adopted[0]() is code:
-        return adopted[1]
+    adopted = _adopted.find(code)
+    if adopted is not None:
+        return adopted
     made = generated_init(fn)
     if made is not None:
         generated = Found(made, None)
@@ -95,8 +94,7 @@ def find(fn: FunctionType) -> Found:
 
 def adopt(code: CodeType, found: Found) -> None:
     """Register the definition that the code was compiled from, which differs from the file's."""
-    number = id(code)
-    _adopted[number] = weakref.ref(code, lambda _: _adopted.pop(number, None)), found
+    _adopted.put(code, found)
 
 
 def forget() -> None:

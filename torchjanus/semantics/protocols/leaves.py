@@ -5,11 +5,11 @@ A semantics that records or changes heap accesses overrides leaves. The protocol
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, WrapperDescriptorType
+from types import BuiltinFunctionType, CellType, FunctionType, WrapperDescriptorType
 from typing import Any
 
+from torchjanus.core.caches import Identities
 from torchjanus.core.errors import SourceUnavailable
 from torchjanus.rewrite import CENSUS, Site
 from torchjanus.rewrite.hooks import BINARY, COMPARE, INPLACE, TEXT, UNARY, Semantics, rewritten
@@ -32,7 +32,7 @@ class Leaves(Semantics):
     """The leaves, and the decision which Python functions are entered."""
 
     def __init__(self) -> None:
-        self._reasons: dict[int, tuple[weakref.ref[CodeType], str | None]] = {}
+        self._reasons: Identities[str | None] = Identities()  # by code
 
     # ---- which functions are entered ----
 
@@ -48,16 +48,12 @@ class Leaves(Semantics):
 
     def native_reason(self, fn: FunctionType) -> str | None:
         """Return ``leave_native(fn)``, cached by code object."""
-        code = fn.__code__
-        number = id(code)
-        known = self._reasons.get(number)
-        if known is not None and known[0]() is code:
-            return known[1]
+        return self._reasons.get(fn.__code__, lambda: self._reason(fn))
+
+    def _reason(self, fn: FunctionType) -> str | None:
         reason = self.leave_native(fn)
         if reason is not None:
-            CENSUS.note(code, reason)
-        reasons = self._reasons
-        reasons[number] = weakref.ref(code, lambda _: reasons.pop(number, None)), reason
+            CENSUS.note(fn.__code__, reason)
         return reason
 
     def dunder(self, tp: type, name: str) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.analysis.host_recurrences import entering
 from torchjanus.graph.switches.analysis.arms import Arm
-from torchjanus.graph.switches.analysis.carried_numbers import CarriedNumbers, Tree, build, chosen, names_in
+from torchjanus.graph.switches.analysis.carried_numbers import CarriedNumbers, Tree, build, chosen, names_in, parts_of
 from torchjanus.graph.switches.analysis.effects import ArmEffect
 from torchjanus.graph.switches.analysis.index_predicates import IndexPredicate
 from torchjanus.graph.switches.analysis.iterations import Iteration
@@ -90,7 +90,7 @@ class ArmEffects:
     def _question(self, arm: int, form: Any) -> Tree:
         """Return the settled tree of a predicate of the iteration index. Raises NotMergeable."""
         tree = self.counting.settle_form(arm, form)
-        if any(part[0] not in "ctm" for part in _parts(tree)):
+        if any(part[0] not in "ctm" for part in parts_of(tree)):
             raise NotMergeable("branch-numbers", "a loop-carried number decides")
         return tree
 
@@ -110,7 +110,10 @@ class ArmEffects:
         if None in self.values.values():
             raise NotMergeable("branch-numbers", "a number that is used after the loop is not there before it")
         self.offsets = {
-            one for tree in (*trees, *(t for ts in self.numbers.values() for t in ts)) for one in _turns(tree)
+            part[1]
+            for tree in (*trees, *(t for ts in self.numbers.values() for t in ts))
+            for part in parts_of(tree)
+            if part[0] == "t"
         }
 
     def variable(self, tensor: Any) -> bool:
@@ -205,18 +208,3 @@ def _key(effect: tuple[ArmEffect, tuple[Any, ...]]) -> Any:
     shown, values = effect
     words = tuple(("kept", value[1].token) if value[0] == "kept" else value for value in values)
     return (shown.event.place, shown.event.token, words)
-
-
-def _parts(tree: Tree) -> Iterator[Tree]:
-    yield tree
-    if tree[0] == "m":
-        for part in tree[2:]:
-            yield from _parts(part)
-
-
-def _turns(tree: Tree) -> Iterator[int]:
-    if tree[0] == "t":
-        yield tree[1]
-    elif tree[0] == "m":
-        for part in tree[2:]:
-            yield from _turns(part)

@@ -8,7 +8,7 @@ tensor that the iteration makes, ("m", function, *trees) for a value computed fr
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchjanus.core.access_path import token_of
@@ -17,7 +17,7 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import ArmSelection, Form, Source, is_safe
 from torchjanus.trace.values import Apply, Expr, Fetch
 
-__all__ = ["CarriedNumbers", "Tree", "build", "chosen", "names_in"]
+__all__ = ["CarriedNumbers", "Tree", "build", "chosen", "names_in", "parts_of"]
 
 Tree = tuple[Any, ...]
 _OPEN = "?"  # a subtree that is not resolved
@@ -170,13 +170,17 @@ class CarriedNumbers:
         return found
 
 
-def names_in(tree: Tree) -> Iterable[Any]:
-    """Yield the variables that a tree reads."""
-    if tree[0] == "v":
-        yield tree[1]
-    elif tree[0] == "m":
+def parts_of(tree: Tree) -> Iterator[Tree]:
+    """Yield a tree and all trees in it."""
+    yield tree
+    if tree[0] == "m":
         for part in tree[2:]:
-            yield from names_in(part)
+            yield from parts_of(part)
+
+
+def names_in(tree: Tree) -> Iterator[Any]:
+    """Yield the variables that a tree reads."""
+    return (part[1] for part in parts_of(tree) if part[0] == "v")
 
 
 def build(tree: Tree, iteration: int, held: Callable[[Any], Any], fetch: Callable[[Tree], Any]) -> Any:
