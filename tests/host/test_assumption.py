@@ -20,7 +20,6 @@ from torchjanus.host.assumption import (
     ContainerKeys,
     Emptiness,
     Identity,
-    Kept,
     KeyPresence,
     SameObject,
     TypeOf,
@@ -126,10 +125,6 @@ def test_fails(name: str, assumption: Assumption, now: Any) -> None:
 def test_a_broken_path_fails(assumption: Assumption, args: tuple[Any, ...]) -> None:
     assert assumption.holds(args, {}) is False
     assert assumption.observed(args, {}).startswith("nothing (")
-
-
-def test_what_is_kept_is_not_looked_at() -> None:
-    assert Kept(NOWHERE, K, THING).holds((), {})
 
 
 def test_checking_makes_no_default() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import operator
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -320,6 +321,19 @@ def test_many_states_that_must_not_be_empty_are_asked_at_once():
     states[2].clear()
     states[1].clear()
     assert not check((), {})
+
+
+def test_identities_as_numbers_are_compared_without_a_warning() -> None:
+    """`is` between a literal and an object would be a SyntaxWarning that the program's user sees."""
+    thing, other = SimpleNamespace(), SimpleNamespace()
+    held = AccessPath.arg(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check = guard([Identity(NOWHERE, held, thing), ValueOf(NOWHERE, held.then(Step.OF, id), id(thing))])
+        wrong = guard([Identity(NOWHERE, held, thing), ValueOf(NOWHERE, held.then(Step.OF, id), id(other))])
+    assert check((thing,), {}) is True
+    assert check((other,), {}) is MISS
+    assert wrong((thing,), {}) is MISS
 
 
 def test_the_items_of_a_sequence_are_compared_by_identity():

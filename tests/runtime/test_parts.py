@@ -522,3 +522,31 @@ def test_the_share_of_a_part_is_that_of_the_programs_time(monkeypatch: pytest.Mo
         fast(torch.ones(256, 64))
     [part] = [part for part in torchjanus.explain(fast).parts if part.label == "work"]
     assert part.share > 0.2
+
+
+def test_what_refused_runs_have_met_is_let_go() -> None:
+    def make() -> tuple[Any, Any]:
+        log: list[Any] = []
+
+        class Loud:
+            def __init__(self, name: Any) -> None:
+                self.name = name
+
+            def __del__(self) -> None:
+                log.append(self.name)
+
+        held = [Loud("first")]
+
+        def step(x: torch.Tensor, number: int) -> Any:
+            made = Loud(number)
+            log.append(f"before {number}")
+            y = x * made.name
+            del made
+            log.append(f"after {number}")
+            if number % 5 == 1:
+                held[0] = Loud(f"held {number}")
+            return y
+
+        return step, log
+
+    both(make, [(torch.ones(3), number) for number in range(16)])

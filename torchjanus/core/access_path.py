@@ -15,11 +15,23 @@ from typing import Any
 
 from torchjanus.core.kinds import getattr, hasattr, isinstance
 
-__all__ = ["RESULTS", "AccessPath", "Floats", "Ints", "Step", "native_class", "numbers_of", "read_item", "token_of"]
+__all__ = [
+    "REGISTRIES",
+    "RESULTS",
+    "AccessPath",
+    "Floats",
+    "Ints",
+    "Step",
+    "native_class",
+    "numbers_of",
+    "read_item",
+    "token_of",
+]
 
 # Where ``AccessPath.read`` finds the results of extern calls: in the keywords, under a key that no keyword can have.
 RESULTS: Any = ("results of extern calls",)
 
+REGISTRIES = ("_parameters", "_buffers", "_modules")  # the dictionaries of a module
 _TORCH_VALUES = frozenset({"device", "dtype", "layout", "memory_format", "Size"})  # equal when their texts are equal
 _PLAIN = frozenset(map(id, (int, float, complex, str, bytes, bool, type(None))))
 _CONTAINERS: tuple[type, ...] = (
@@ -272,12 +284,7 @@ class AccessPath:
                 return f"{base}[{self.key}]"
         if base.step is Step.DICT and isinstance(self.key, str):
             return f"{base.base}.{self.key}"
-        if (
-            base.step is Step.ITEM
-            and base.key in ("_parameters", "_buffers", "_modules")
-            and base.base is not None
-            and base.base.step is Step.DICT
-        ):
+        if base.step is Step.ITEM and base.key in REGISTRIES and base.base is not None and base.base.step is Step.DICT:
             # What a user writes for the items of nn.Module's three dictionaries.
             digits = isinstance(self.key, str) and self.key.isdigit()
             return f"{base.base.base}[{self.key}]" if digits else f"{base.base.base}.{self.key}"

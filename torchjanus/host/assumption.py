@@ -30,7 +30,6 @@ __all__ = [
     "Emptiness",
     "Identity",
     "InstanceOf",
-    "Kept",
     "KeyPresence",
     "Kwargs",
     "SameObject",
@@ -175,14 +174,6 @@ class Identity(AtAccessPath):
 
     def __str__(self) -> str:
         return f"{self.access_path} is the same {type(self.value).__qualname__}"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Kept(Identity):
-    """The access path holds this object, since its owner never replaces it: trusted, not checked."""
-
-    def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,17 +19,15 @@ BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, NameError
 
 
 class Hooks:
-    """Dictionaries of hooks that must stay empty, and tensors that must not have any.
+    """Tensors that must not have hooks.
 
-    Registering a hook on a module, an optimizer, a tensor or a node of autograd makes a RemovableHandle, and handles
-    are numbered. As long as the next number stays the same there are no new hooks, so one number is checked instead of
-    all dictionaries.
+    Registering a hook on a tensor or a node of autograd makes a RemovableHandle, and handles are numbered. As long as
+    the next number stays the same there are no new hooks, so one number is checked instead of all tensors.
     """
 
-    __slots__ = ("containers", "handle", "nodes_matter", "seen", "tensors")
+    __slots__ = ("handle", "nodes_matter", "seen", "tensors")
 
-    def __init__(self, containers: tuple[Any, ...], tensors: tuple[torch.Tensor, ...], nodes_matter: bool) -> None:
-        self.containers = containers
+    def __init__(self, tensors: tuple[torch.Tensor, ...], nodes_matter: bool) -> None:
         self.tensors = tensors
         self.nodes_matter = nodes_matter  # whether gradients are accumulated into those of the tensors
         self.handle = RemovableHandle
@@ -38,8 +36,6 @@ class Hooks:
     def registered(self) -> bool:
         """Whether any of them has a hook now. Keeps the count if none has."""
         count = self.handle.next_id
-        if any(self.containers):
-            return True
         if any(t._backward_hooks or getattr(t, "_post_accumulate_grad_hooks", None) for t in self.tensors):
             return True
         if self.nodes_matter and any(map(has_node_hooks, self.tensors)):

@@ -23,7 +23,6 @@ from torchjanus.host.assumption import (
     Emptiness,
     Identity,
     InstanceOf,
-    Kept,
     KeyPresence,
     SameObject,
     TypeOf,
@@ -56,8 +55,6 @@ def contrary(assumption: Assumption) -> Assumption | None:
             return replace(assumption, count=assumption.count + 1)
         case AmbientState():
             return replace(assumption, deterministic=not assumption.deterministic)
-        case Kept():
-            return None
         case Identity():
             return replace(assumption, value=_another(assumption.value))
         case ValueOf():

@@ -24,7 +24,6 @@ from torchjanus.host.assumption import (
     Emptiness,
     Identity,
     InstanceOf,
-    Kept,
     KeyPresence,
     SameObject,
     TypeOf,
@@ -48,9 +47,8 @@ class Requirements:
         self.source = source
         self.hookless: list[torch.Tensor] = []  # leaves whose gradients no hook may see
         self.nodes_matter = True  # whether there may be gradients
-        self._empty: list[Any] = []  # containers that must be empty
+        self._empty: list[Any] = []  # hooks of modules and optimizers, which must be empty
         self._filled: list[Any] = []  # containers that must not be empty
-        self._hooks: list[Any] = []  # hooks of modules and optimizers, which must be empty
         self._dictionaries: dict[int, DictionaryAssumptions] = {}  # known ones, by identity
         # keys and objects in known sequences, by the sequence's name
         self._same_items: dict[str, tuple[list[Any], list[Any]]] = {}
@@ -65,8 +63,6 @@ class Requirements:
                     source.fail_if(f"tuple(kwargs) != {source.constant(names)}")
                 else:
                     source.fail_if("kwargs")
-            case Kept(access_path=access_path, value=value):
-                source.give(access_path, source.constant(value))
             case Identity(access_path=access_path, value=value) if self._among_its_like(access_path):
                 base = access_path.base
                 assert base is not None
@@ -107,7 +103,7 @@ class Requirements:
                 access_path
             ):
                 source.access(access_path)
-                self._hooks.append(self._known(access_path))
+                self._empty.append(self._known(access_path))
             case Emptiness(access_path=access_path, filled=filled) if asked := self._asked(access_path):
                 asked.filled.append(filled)
             case Emptiness(access_path=access_path, filled=True) if self._plainly_held(access_path):
@@ -139,7 +135,7 @@ class Requirements:
             (asked.identical if is_one_of(type(value), _SINGLETONS) else asked.equal).append((access_path.key, value))
         elif is_one_of(type(value), _SINGLETONS):
             source.fail_if(f"{source.access(access_path)} is not {source.constant(value)}")
-        elif access_path.step is Step.LEN:
+        elif access_path.step is Step.LEN or (access_path.step is Step.OF and access_path.key is id):
             source.fail_if(f"{source.access(access_path)} != {value}")
         elif self._reading_is_cheap(access_path):
             # Nearly always the same object is still there; only another one is compared.
@@ -221,11 +217,11 @@ class Requirements:
             source.fail_if(f"not all({source.constant(tuple(self._filled))})")
         if self._empty:
             source.fail_if(f"any({source.constant(tuple(self._empty))})")
-        if self._hooks or self.hookless:
-            watched = Hooks(tuple(self._hooks), tuple(self.hookless), self.nodes_matter)
+        if self.hookless:
+            watched = Hooks(tuple(self.hookless), self.nodes_matter)
             name = source.constant(watched)
             source.fail_if(f"{name}.handle.next_id != {name}.seen and {name}.registered()")
-        self._empty, self._filled, self._hooks, self.hookless = [], [], [], []
+        self._empty, self._filled, self.hookless = [], [], []
 
     def _asked(self, access_path: AccessPath) -> DictionaryAssumptions | None:
         """Return the assumptions on the known dictionary at this access path; None if there is none."""

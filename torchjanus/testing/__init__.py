@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.host.assumption import Assumption, Kept, waits_for
+from torchjanus.host.assumption import Assumption, waits_for
 from torchjanus.host.contrary import contrary, failing
 from torchjanus.host.embed import compile_with_constants
 from torchjanus.host.journal import Journal
@@ -52,11 +52,9 @@ def parts(step: Any) -> Iterator[Part]:
 
 
 def faults(entry: Part) -> list[Fault]:
-    """Return all faults that can be forced in an entry. What is trusted without a check (Kept) cannot fail."""
+    """Return all faults that can be forced in an entry."""
     found = [
-        Fault("guard", number, str(assumption), _sort(entry, assumption))
-        for number, assumption in enumerate(entry.own)
-        if not isinstance(assumption, Kept)
+        Fault("guard", number, str(assumption), _sort(entry, assumption)) for number, assumption in enumerate(entry.own)
     ]
     if isinstance(entry, BranchPoint):
         found.append(Fault("assertion", 0, f"a way that is known, at {entry.place}", f"decision at {entry.place}"))

@@ -49,7 +49,6 @@ class HeapRead:
     value: Any
     kind: str
     detail: Any = None  # tensors: their metadata; objects: their type
-    kept: bool = False  # its owner never puts another object there
     place: Place = NOWHERE
 
     @property

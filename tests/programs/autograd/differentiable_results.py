@@ -132,3 +132,36 @@ def two_losses_with_nothing_in_common():
         losses[1].backward()
 
     return Program(lambda x: (one(x).sum(), other(x).sum()), inputs(), between=both, state=[one, other])
+
+
+@program()
+def running_statistics_where_autograd_makes_the_backward_pass():
+    """The first `sum().backward()` gives a gradient that the backward graph is not made for: autograd's pass runs the
+    step once more, and must not update the statistics again."""
+    model = nn.Sequential(nn.BatchNorm1d(5), nn.Dropout(0.2))
+    return Program(lambda x: model(x), inputs(), between=lambda y: y.sum().backward(), state=model)
+
+
+@program()
+def parameters_changed_in_the_step_where_autograd_makes_the_backward_pass():
+    weight, calls, rows = nn.Parameter(torch.ones(5)), torch.zeros(()), torch.tensor([0, 3])
+
+    def step(x):
+        calls.add_(1)
+        with torch.no_grad():
+            weight.mul_(0.9)
+        return (x * weight).relu()[:, rows] * calls
+
+    return Program(step, inputs(), between=lambda y: y.sum().backward(), state=[weight, calls])
+
+
+@program(speculated=1)
+def running_statistics_and_a_second_derivative():
+    model = nn.Sequential(nn.BatchNorm1d(5), nn.Dropout(0.2), nn.Linear(5, 2))
+    xs = [torch.randn(4, 5, requires_grad=True) for _ in range(CALLS)]
+    it = iter(xs)
+
+    def between(y):
+        torch.autograd.grad(y.square().sum(), next(it), create_graph=True)
+
+    return Program(lambda x: model(x), [(x,) for x in xs], between=between, state=model)

@@ -526,3 +526,76 @@ def changed_tensor_passed_in_on_the_memory_of_a_constant_one():
         return (w * y).sum()
 
     return Program(step, calls, state=w)
+
+
+@program(speculated=4, compiles=4)
+def layers_deleted_and_inserted():
+    """`del model[3]` gives the model another dictionary of layers; what is left of the old one is as before."""
+    model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+
+    def change():
+        del model[3]
+        model.insert(1, nn.Identity())
+
+    before = {6: lambda: model.append(nn.Tanh()), 10: change}
+    return Program(lambda x: (model(x).detach(), len(model)), inputs(), before=before, state=model)
+
+
+@program(speculated=4, compiles=4)
+def layers_of_a_list_deleted():
+    layers = nn.ModuleList([nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5)])
+
+    def step(x):
+        for layer in layers:
+            x = layer(x)
+        return x.detach(), len(layers)
+
+    def drop():
+        del layers[0]
+
+    return Program(step, inputs(), before={6: lambda: layers.append(nn.ReLU()), 9: drop, 11: drop}, state=layers)
+
+
+@program(speculated=5, compiles=4)
+def registries_of_a_module_replaced():
+    model = nn.Linear(5, 5)
+    model.register_buffer("shift", torch.ones(5))
+
+    def step(x):
+        return (model(x) + model.shift).detach()
+
+    def other(name):
+        def replace():
+            held = getattr(model, name)
+            setattr(
+                model, name, {key: None if value is None else nn.Parameter(value * 2) for key, value in held.items()}
+            )
+
+        return replace
+
+    return Program(step, inputs(), before={5: other("_parameters"), 9: other("_buffers")}, state=model)
+
+
+@program(speculated=5, compiles=4)
+def hooks_put_back():
+    """No hook is registered anew when those that there were are put back."""
+    model, seen, kept = Net(), [], {}
+    model.one.register_forward_hook(lambda module, args, out: seen.append(out.sum().item()))
+    model.drop.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+
+    def clear():
+        kept["hooks"] = dict(model.one._forward_hooks)
+        model.one._forward_hooks.clear()
+
+    def replace():
+        kept["before"] = model.drop._forward_pre_hooks
+        model.drop._forward_pre_hooks = {}
+
+    def put_back():
+        model.one._forward_hooks.update(kept["hooks"])
+
+    def replace_back():
+        model.drop._forward_pre_hooks = kept["before"]
+
+    before = {3: clear, 7: put_back, 9: replace, 13: replace_back}
+    return Program(lambda x: model(x).detach(), inputs(17), before=before, state=(model, seen))

@@ -333,3 +333,63 @@ def an_error_after_two_shuffles():
         return first - second
 
     return Program(step, decided(), between=lambda _: order.tolist())
+
+
+@program(compiles=4)
+def strides_of_arrays_of_views():
+    """In mid-step: what is returned of each array is asked for before the step ends."""
+    table = torch.arange(24.0).reshape(4, 6)
+
+    def step(x):
+        seen = [
+            view.numpy()
+            for view in (table[:, 1:4], table.t(), table[::2], x.t(), (x * 2)[:, 1:], x[0].expand(3, -1), x[:, ::2])
+        ]
+        return x + 1, [(a.strides, a.shape, a.flags.c_contiguous, float(a.sum())) for a in seen]
+
+    return Program(step, [(torch.randn(3, 4 + n % 2),) for n in range(CALLS + 4)])
+
+
+@program()
+def strides_of_an_array_that_the_host_gives():
+    table = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+    def step(array):
+        tensor = torch.from_numpy(array)
+        return tensor * 2, tensor.t().numpy().strides, np.ravel(tensor.t().numpy(), order="K")
+
+    return Program(step, [((table, table[:, 1:4])[n % 2],) for n in range(CALLS)])
+
+
+@program()
+def a_view_that_changes_after_native_code_has_seen_it():
+    table = torch.zeros(4, 6)
+
+    def step(x, number):
+        view = table[:, 1:4]
+        view += x[:, :3]
+        shown = view.tolist(), view.sum().item(), np.asarray(view.clone().t()).strides
+        view *= 2
+        return shown, table.sum()
+
+    return Program(step, inputs(), state=table)
+
+
+@program(refused="takes a bool")
+def numpy_flags_as_operands():
+    """Torch takes a NumPy bool for a floating-point number."""
+    tensors = [torch.tensor(True), torch.tensor([1, 2]), torch.ones(2)]
+
+    def step(x, flag):
+        return x + flag, flag * x, torch.full((2,), flag), torch.tensor(flag)
+
+    return Program(step, [(tensors[n % 3], np.bool_(n % 2)) for n in range(CALLS)])
+
+
+@program()
+def numpy_flags_as_conditions():
+    def step(x, number):
+        right = np.asarray([number, 1]) == 1
+        return x * 2 if right.all() else x * 3, torch.tensor(right.any()), x[0] * int(right[0])
+
+    return Program(step, inputs())

@@ -136,12 +136,6 @@ def _implied(work: Numbers, expr: Expr) -> bool:
     )
 
 
-def _owner_stays(inputs: Inputs, access_path: AccessPath) -> bool:
-    """Whether the owner of this attribute is assumed to be the same object at each call."""
-    owner = access_path.base.base if access_path.base is not None else None
-    return owner is not None and (owner.step is Step.CONST or owner in inputs.identical)
-
-
 def _may_change_class(cls: type) -> bool:
     """Whether ``x.__class__ = Other`` has to be expected: for classes of the user."""
     return is_python_class(cls) and cls.__module__.partition(".")[0] not in ("torch", "collections")
@@ -173,10 +167,8 @@ def _of_read(
         case "pinned":
             yield assumption.Identity(place, access_path, value)
         case _:
-            if access_path in inputs.identical and event.kept and _owner_stays(inputs, access_path):
-                yield assumption.Kept(place, access_path, value)
             # An existing gradient is held constant only where the graph uses it: most steps drop it.
-            elif access_path in inputs.identical and (access_path in taken or not is_grad):
+            if access_path in inputs.identical and (access_path in taken or not is_grad):
                 yield assumption.Identity(place, access_path, value)
                 if event.kind == "object" and _may_change_class(type(value)):
                     yield assumption.TypeOf(place, access_path, type(value))

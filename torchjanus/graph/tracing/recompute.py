@@ -45,12 +45,16 @@ def results_again(
     with torch.enable_grad():
         for index, entry in enumerate(lowered.program.inputs):
             tensor = wanted.get(index)
+            # The program changes these in place, and has done so when the call was made.
+            changed = index in lowered.mutated
             if index in others:
-                values[index] = others[index]
+                values[index] = others[index].clone() if changed else others[index]
             elif tensor is None:
                 values[index] = torch.zeros_like(entry.example).requires_grad_(entry.requires_grad)
+            elif attached:
+                values[index] = given[index] = tensor.clone() if changed else tensor.view_as(tensor)
             else:
-                values[index] = given[index] = tensor.view_as(tensor) if attached else tensor.detach().requires_grad_()
+                values[index] = given[index] = (tensor.clone() if changed else tensor).detach().requires_grad_()
     return _run(lowered, saved, values, slots), given
 
 

@@ -12,6 +12,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from torchjanus.graph.aten.clean_up import is_random
+from torchjanus.graph.aten.symbolic_sizes import geometry, key
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.ir.tensor_versions import Changes
 
@@ -50,7 +51,7 @@ class Snapshots:
                     # Values that the host needs at a cut must not depend on updates that are not committed yet.
                     held = number in at_cut or self._moves  # several aliases have several versions
                     version = () if held else self._changes.of(value)
-                    self._kept[number] = (value, value.detach().clone(), version)
+                    self._kept[number] = (value, _copied(value.detach()), version)
             for assertion in program.assertions:
                 if assertion.after == position:
                     value = values[assertion.ref.index].detach()
@@ -67,3 +68,14 @@ class Snapshots:
             else:
                 found.append(self._values[ref.index])
         return found
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy that lies in memory as the tensor does, with its gaps: native code sees strides."""
+    copy = tensor.clone()
+    if geometry(copy) == geometry(tensor) or tensor.is_conj() or tensor.is_neg():
+        return copy
+    if key(tensor.numel()) == 0:
+        return copy
+    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    return tensor.as_strided((last + 1,), (1,)).clone().as_strided(tensor.size(), tensor.stride())

@@ -168,6 +168,7 @@ class Learning:
         if trace.refusals:
             self.counts.refused += 1
             self.budget.came_of_it(False)
+            self.paths.drop(trace)
             for refusal in trace.refusals:
                 self.event_log.refuse(refusal)
             most = max(self.watch, 3)

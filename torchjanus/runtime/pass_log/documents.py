@@ -13,7 +13,7 @@ from torchjanus.core.errors import NOWHERE, SourceUnavailable, Unsupported
 from torchjanus.graph.ir.lowered import NoGradient
 from torchjanus.graph.printing.recipes import recipe_text
 from torchjanus.graph.printing.traces import event_lines
-from torchjanus.host.assumption import Assumption, Kept
+from torchjanus.host.assumption import Assumption
 from torchjanus.rewrite import rewritten_source
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.semantics.protocols.virtualize import underlying
@@ -60,8 +60,7 @@ def guards_text(assumptions: tuple[Assumption, ...]) -> str:
     lines = []
     for one in assumptions:
         place = "" if one.place == NOWHERE else f"  # {one.place}"
-        trusted = " (trusted, not checked)" if isinstance(one, Kept) else ""
-        lines.append(f"{one}{trusted}{place}")
+        lines.append(f"{one}{place}")
     return "\n".join(lines) + "\n"
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TypeGuard
 
 from torchjanus.core.reasons import reasons
-from torchjanus.host.assumption import AmbientState, Arguments, Assumption, Identity, Kept
+from torchjanus.host.assumption import AmbientState, Arguments, Assumption, Identity
 from torchjanus.host.tensor_assumptions import Distinct, TensorKind
 from torchjanus.runtime.report.data import EntryExplanation, Explained
 from torchjanus.runtime.report.places import is_library, outer, refusal_text, source, where
@@ -99,9 +99,8 @@ def _entry_lines(entry: EntryExplanation) -> list[str]:
     lines += [f"    {note}" for note in entry.notes]
     general = [a for a in entry.assumptions if isinstance(a, Arguments | AmbientState | Distinct)]
     special = {id(a) for a in general}
-    trusted = [a for a in entry.assumptions if isinstance(a, Kept)]
     code = [a for a in entry.assumptions if _is_of_code(a)]
-    special.update(id(a) for a in (*trusted, *code))
+    special.update(id(a) for a in code)
     own = [a for a in entry.assumptions if id(a) not in special and not is_library(a.place)]
     library = [a for a in entry.assumptions if id(a) not in special and is_library(a.place)]
     if entry.varying:
@@ -112,7 +111,7 @@ def _entry_lines(entry: EntryExplanation) -> list[str]:
         lines.append(f"    numbers read from tensors before the graph: {len(entry.fetched)} ({shown})")
     for recursion in entry.recursions:
         lines.append(f"    many calls at a time: {recursion}")
-    lines.append(f"    assumes ({len(entry.assumptions) - len(trusted)}):")
+    lines.append(f"    assumes ({len(entry.assumptions)}):")
     lines += [f"      {assumption}" for assumption in general]
     by_line: dict[str, list[str]] = {}
     for assumption in own:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from textwrap import shorten
 
+from torchjanus.core.access_path import REGISTRIES
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.program import Assertion
-from torchjanus.host.assumption import Assumption, Condition, Identity, InstanceOf, Kept, TypeOf, ValueOf
+from torchjanus.host.assumption import Assumption, Condition, Identity, InstanceOf, TypeOf, ValueOf
 from torchjanus.host.tensor_assumptions import Distinct, TensorKind
 from torchjanus.runtime.report.places import is_library, source
 
@@ -61,13 +62,13 @@ def _unwrapped(text: str) -> str:
 def _assumed(assumptions: Iterable[Assumption]) -> Iterator[Fact]:
     for one in assumptions:
         paths = [*one.access_paths()]
-        if isinstance(one, Kept | Distinct) or not paths or is_library(one.place):
+        if isinstance(one, Distinct) or not paths or is_library(one.place):
             continue
         text, subject = str(one), str(paths[0])
         if any("__" in str(path) for path in paths) or any(part in text for part in _UNSPOKEN):
             continue
         if isinstance(one, Identity):
-            if not isinstance(one.value, _PLUMBING):
+            if not isinstance(one.value, _PLUMBING) and paths[0].key not in REGISTRIES:
                 yield Fact(one.place, SAME, subject, "", text)
         elif isinstance(one, ValueOf):
             yield Fact(one.place, VALUE, subject, repr(one.value), text)

@@ -102,6 +102,10 @@ class Paths:
         self._kept_until = self._counts.speculated + LINGERING
         self.latest = [*self.latest[-2:], trace]
 
+    def drop(self, trace: Trace) -> None:
+        """Let go of a run of which no graph is made. The program may see when objects that it holds are gone."""
+        self.latest = [one for one in self.latest if one is not trace]
+
     @property
     def differ_in_results(self) -> bool:
         """Whether each of the last three runs parts from the one before it where it looks at what an extern call has

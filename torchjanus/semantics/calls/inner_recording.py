@@ -85,9 +85,7 @@ class InnerRecording(Recording):
         """Whether the caller passes this tensor, and it is not read from an object."""
         return id(tensor) in self._given
 
-    def found(
-        self, access_path: AccessPath, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
-    ) -> Any:
+    def found(self, access_path: AccessPath, value: Any, *, trusted: bool = False, foreign: bool = False) -> Any:
         if self.lost:  # reads may now return objects that the run has made
             self.claim_unless_plain(value, access_path)
             return value
@@ -99,7 +97,7 @@ class InnerRecording(Recording):
             return self._found_own(access_path, value)
         if not is_local(access_path):
             self.step.place = self.place
-            known = self.step.found(access_path, value, trusted=trusted, kept=kept, foreign=foreign)
+            known = self.step.found(access_path, value, trusted=trusted, foreign=foreign)
             if access_path not in self.step.settled:
                 self._note_relied(HeapRead(access_path, value, "object"))
             if is_one_of(type(value), (int, float, str)):
@@ -110,7 +108,7 @@ class InnerRecording(Recording):
         if not self.call_writes.is_appended(value) and not self._has_names(access_path, value):
             if any(map(self._is_changed, self._around(), repeat(value))):
                 self._refuse_written()
-        return super().found(access_path, value, trusted=trusted, kept=kept, foreign=foreign)
+        return super().found(access_path, value, trusted=trusted, foreign=foreign)
 
     def _found_own(self, access_path: AccessPath, tensor: torch.Tensor) -> torch.Tensor:
         """Record a read of a tensor that the step has made. Calls treat it like a parameter."""
@@ -119,7 +117,7 @@ class InnerRecording(Recording):
             detail = tensor_detail(tensor)
             self.shapes.setdefault(id(tensor), detail[2])
             self.claim(tensor, access_path)
-            self.note(HeapRead(access_path, tensor, "tensor", detail, False, self.place))
+            self.note(HeapRead(access_path, tensor, "tensor", detail, self.place))
         return tensor
 
     @staticmethod
@@ -142,7 +140,7 @@ class InnerRecording(Recording):
         self._found[access_path] = tensor
         self.shapes.setdefault(id(tensor), shape)
         self.claim(tensor, access_path)
-        self.note(HeapRead(access_path, tensor, "tensor", detail, False, self.place))
+        self.note(HeapRead(access_path, tensor, "tensor", detail, self.place))
         return tensor
 
     def is_new_class(self, cls: type) -> bool:

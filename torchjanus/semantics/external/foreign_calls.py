@@ -171,7 +171,7 @@ class ForeignCalls(NativeMethods):
         """Return a foreign value that is passed to a framework call beside tensors as a number or tensor."""
         if is_numpy_scalar(value):
             kind = type(value.item())
-            if kind in (int, float, bool):
+            if kind in (int, float):  # numpy.bool is a floating-point number to most operators, and no flag to others
                 return self.extern(kind, (value,), {})
         elif type(value).__name__ == "ndarray" and self.is_foreign(value):
             return self.extern(torch.tensor, (value,), {})  # a copy: the array may change before the graph runs

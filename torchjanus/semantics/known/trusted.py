@@ -16,7 +16,6 @@ from torchjanus.core.kinds import isinstance
 
 __all__ = [
     "IGNORED",
-    "MODULE_CONTAINERS",
     "SETTING_UP",
     "is_installed",
     "is_settled",
@@ -47,12 +46,6 @@ IGNORED = (
 
 # These fill internal tables of torch on their first call.
 SETTING_UP = frozenset({predispatch.lazy_load_decompositions})
-
-# The containers that every nn.Module makes and never replaces. Their contents are guarded.
-MODULE_CONTAINERS = frozenset(
-    """_parameters _buffers _modules _non_persistent_buffers_set _backward_hooks _backward_pre_hooks _forward_hooks
-    _forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks _forward_pre_hooks_with_kwargs""".split()
-)
 
 
 def is_trusted_module(name: Any) -> bool:

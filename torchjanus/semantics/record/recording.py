@@ -178,13 +178,10 @@ class Recording(WriteRecord):
             if self._numbers.get(id(value)) is None:
                 self.claim(value, access_path)
 
-    def found(
-        self, access_path: AccessPath, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
-    ) -> Any:
+    def found(self, access_path: AccessPath, value: Any, *, trusted: bool = False, foreign: bool = False) -> Any:
         """Record a read of the heap as it was before the call. Return what the program gets: numbers are traced.
 
-        ``trusted``: the namespace belongs to a library; ``kept``: its owner never rebinds it; ``foreign``: only
-        native code can read the object.
+        ``trusted``: the namespace belongs to a library; ``foreign``: only native code can read the object.
         """
         value = plain(value)  # a generator that an earlier run has begun may hold a number traced by that
         if self.lost:
@@ -213,11 +210,11 @@ class Recording(WriteRecord):
             self.claim(value, access_path)
             if first is not None:
                 # Two access paths to one object: the graph assumes that they stay aliases.
-                self.note(HeapRead(access_path, value, kind, detail, kept, self.place))
+                self.note(HeapRead(access_path, value, kind, detail, self.place))
                 self.note_once(IdentityTest(first, access_path, True, self.place))
                 return result
         if not (trusted and (kind in ("pinned", "constant") or is_settled(value))):
-            self.note(HeapRead(access_path, value, kind, detail, kept, self.place))
+            self.note(HeapRead(access_path, value, kind, detail, self.place))
             if kind == "pinned" and _is_bound(value):  # the receiver is found through the method
                 self.found(access_path.then(Step.FIELD, "__self__"), value.__self__)
         else:
@@ -352,13 +349,13 @@ class Recording(WriteRecord):
         access path; ``value``: the element that was read."""
         return all(isinstance(leaf, Read) for leaf in leaves(expr))
 
-    def read_key(self, base: AccessPath, container: Any, key: Any, *, trusted: bool = False, kept: bool = False) -> Any:
+    def read_key(self, base: AccessPath, container: Any, key: Any, *, trusted: bool = False) -> Any:
         """Return ``container[key]`` of a dictionary, list or tuple at ``base``. The key exists."""
         if self.has_written(container, key):
             return self.written(container, key)
         native = native_class(type(container))  # bypass a __getitem__ that is written in Python
         value = container[key] if native is None else native.__getitem__(container, key)
-        return self.found(base.item(key), value, trusted=trusted, kept=kept)
+        return self.found(base.item(key), value, trusted=trusted)
 
     def absent(self, base: AccessPath, key: Any, present: bool = False) -> None:
         self.note_once(KeyLookup(base, key, present, self.place))

@@ -23,9 +23,7 @@ def python_number(scalar: Any) -> Any:
 class ScalarRecord(RunRecord):
     """A run record that reads NumPy scalars."""
 
-    def found(
-        self, access_path: AccessPath, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
-    ) -> Any:
+    def found(self, access_path: AccessPath, value: Any, *, trusted: bool = False, foreign: bool = False) -> Any:
         """Record a read of the heap as it was before the call (see ``Recording.found``)."""
         raise NotImplementedError
 

@@ -47,7 +47,7 @@ class SharedReads(Part):
     def _read_again(self, fact: Any) -> None:
         recording, (args, kwargs) = self.recording, self.state.given
         match fact:
-            case HeapRead(access_path=access_path, kind=kind, kept=kept):
+            case HeapRead(access_path=access_path, kind=kind):
                 value = access_path.read(args, kwargs)
                 if access_path.token in recording.counts:
                     return
@@ -58,7 +58,7 @@ class SharedReads(Part):
                 if kind == "pinned":
                     recording.held(access_path, value)
                 else:
-                    found = recording.found(access_path, value, kept=kept)
+                    found = recording.found(access_path, value)
                     if kind == "number":
                         recording.pin(found, "is used in recursive calls")
                     elif kind == "tensor" and isinstance(value, torch.Tensor):

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import AccessPath, Step
+from torchjanus.core.access_path import REGISTRIES, AccessPath, Step
 from torchjanus.core.caches import Interned
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lookup import attributes_of, is_python_class
 from torchjanus.semantics.containers.keyed import MappingShadow
-from torchjanus.semantics.known.trusted import MODULE_CONTAINERS, is_installed, is_trusted_class, is_trusted_module
+from torchjanus.semantics.known.trusted import is_installed, is_trusted_class, is_trusted_module
 from torchjanus.semantics.protocols.leaves import native_slot, on_type
 from torchjanus.semantics.protocols.protocols import Protocols
 from torchjanus.semantics.protocols.special_methods import PLAIN_DESCRIPTORS
@@ -148,8 +148,7 @@ class Heap(Part):
                 if value is not ABSENT:
                     return value
             elif name in namespace:
-                kept = name in MODULE_CONTAINERS and isinstance(obj, torch.nn.Module)
-                return recording.read_key(base, namespace, name, kept=kept)
+                return recording.read_key(base, namespace, name)
             elif owner is None and isinstance(obj, torch.nn.Module) and _registered(obj, namespace, name) is not None:
                 return self._load_registered(base, obj, namespace, name)
             elif owner is None or not _never_shadowed(owner, name):
@@ -189,7 +188,7 @@ class Heap(Part):
         registry = _registered(module, namespace, name)
         assert registry is not None
         entries = namespace[registry]
-        self.recording.read_key(base, namespace, registry, kept=True)
+        self.recording.read_key(base, namespace, registry)
         return self.recording.read_key(base.item(registry), entries, name)
 
     def _load_field(self, access_path: AccessPath, obj: Any, name: str) -> Any:
@@ -336,7 +335,7 @@ def _never_shadowed(owner: type, name: str) -> bool:
 def _registered(module: torch.nn.Module, namespace: dict[str, Any], name: str) -> str | None:
     """Return the registry of a module that holds the name, None if the module overrides ``__getattr__``."""
     if class_lookup(type(module), "__getattr__")[1] is torch.nn.Module:
-        for registry in ("_parameters", "_buffers", "_modules"):
+        for registry in REGISTRIES:
             if name in namespace.get(registry, ()):
                 return registry
     return None
