@@ -123,3 +123,36 @@ def long_short_term_memory_with_and_without_gradients() -> Program:
         return target, *torch.autograd.grad(loss, list(layers.parameters()))
 
     return _of_matrices(step)
+
+
+def _changing_lengths(layer: type[torch.nn.Module], **options: Any) -> Program:
+    """A product with a parameter asks it for ``requires_grad`` even where no gradients are recorded."""
+    model = layer(3, 4, 2, batch_first=True, **options)
+
+    def step(x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            return model(x)
+
+    return Program(step, calls=[(torch.randn(2, 3 + k % 2, 3),) for k in range(CALLS)], state=model)
+
+
+@program()
+def plain_recurrent_layers_of_changing_lengths() -> Program:
+    return _changing_lengths(torch.nn.RNN)
+
+
+@program()
+def gated_recurrent_layers_of_changing_lengths_in_both_directions() -> Program:
+    return _changing_lengths(torch.nn.GRU, bidirectional=True)
+
+
+@program()
+def recurrent_layers_with_frozen_weights() -> Program:
+    model = torch.nn.GRU(3, 4, 2, batch_first=True)
+    model.weight_ih_l0.requires_grad_(False)  # type: ignore[union-attr, operator]
+
+    def step(x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            return model(x)
+
+    return Program(step, calls=[(torch.randn(2, 3 + k % 2, 3),) for k in range(CALLS)], state=model)

@@ -452,3 +452,42 @@ def swapped_views():
         return h, h[0], h[1, 2:]
 
     return watched(step, then=change_by_leaf)
+
+
+@program()
+def concatenated_outputs_of_a_loop():
+    w = torch.randn(6, 6)
+
+    def step(x, n):
+        outs = []
+        for _ in range(n):
+            x = torch.tanh(x @ w)
+            outs.append(x)
+        return torch.cat(outs), torch.stack(outs), torch.cat(outs, 1), x
+
+    return watched(step, calls=[(torch.randn(4, 6), 4 + n % 4) for n in range(CALLS)])
+
+
+@program()
+def tensors_of_fetched_numbers():
+    def step(x):
+        number = x.sum().item()
+        return torch.tensor([[number, 1.0], [2.0, number]]), torch.tensor([number]), x.new_tensor([[number]])
+
+    return watched(step)
+
+
+@program()
+def gradients_of_packed_layers():
+    layer, lengths = nn.GRU(6, 3, bidirectional=True), torch.tensor([2, 4])
+    reported = []
+
+    def step(x):
+        layer.zero_grad()
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        layer(packed)[0].data.sum().backward()
+
+    def between(_):
+        reported.append([(p.grad._is_view(), p.grad._base is None) for p in layer.parameters()])
+
+    return Program(step, [(torch.randn(2, 4, 6),) for _ in range(CALLS)], state=(reported, layer), between=between)

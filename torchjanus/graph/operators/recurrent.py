@@ -24,6 +24,9 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "rnn_tanh": torch.rnn_tanh,
     "rnn_relu": torch.rnn_relu,
 }
+# Instead of "1" where no gradients are recorded: torch's products ask an operand for ``requires_grad`` even then, and
+# round differently.
+_FLAG = "f"
 _PACKED = "packed_"  # prefix of the kind of a layer over packed sequences
 
 
@@ -105,11 +108,8 @@ def _layers(kind: str, *args: Any) -> Any:
 
 def _layer(kind: str, biases: bool, directions: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Run one layer in one or both directions; return its output and its last states."""
-    if not torch.is_grad_enabled():
-        # ``needs_input_grad`` is set even where no gradients are recorded, and eager's kernels round differently where
-        # they are.
-        given = tuple(one.detach() for one in given)
-    made: tuple[torch.Tensor, ...] = _Layer.apply(kind, biases, directions, *given)  # type: ignore[no-untyped-call]
+    recorded = torch.is_grad_enabled()
+    made: tuple[torch.Tensor, ...] = _Layer.apply(kind, biases, directions, recorded, *given)  # type: ignore[no-untyped-call]
     return made
 
 
@@ -117,10 +117,13 @@ class _Layer(torch.autograd.Function):
     """One layer in one or both directions: its output and its last states."""
 
     @staticmethod
-    def forward(ctx: Any, kind: str, biases: bool, directions: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: Any, kind: str, biases: bool, directions: int, recorded: bool, *given: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.words = (kind, biases, directions)
-        *made, handle = _FORWARD(*ctx.words, _wanted(ctx), list(given))
+        wanted = _wanted(ctx)
+        *made, handle = _FORWARD(*ctx.words, wanted if recorded else wanted.replace("1", _FLAG), list(given))
         ctx.save_for_backward(*given, handle)
         return tuple(made)
 
@@ -130,16 +133,16 @@ class _Layer(torch.autograd.Function):
         present = "".join("0" if tangent is None else "1" for tangent in tangents)
         wanted = _wanted(ctx)
         if "1" not in present or "1" not in wanted:
-            return (None,) * (3 + len(wanted))
+            return (None,) * (4 + len(wanted))
         there = [tangent for tangent in tangents if tangent is not None]
         *given, handle = ctx.saved_tensors
         made = iter(_BACKWARD(*ctx.words, given, handle, present, there, wanted))
-        return (None, None, None, *(next(made) if need == "1" else None for need in wanted))
+        return (*(None,) * 4, *(next(made) if need == "1" else None for need in wanted))
 
 
 def _wanted(ctx: Any) -> str:
     """Return "1" or "0" for each operand of a layer: whether it needs gradients."""
-    return "".join("01"[need] for need in ctx.needs_input_grad[3:])
+    return "".join("01"[need] for need in ctx.needs_input_grad[4:])
 
 
 def _parts(kind: str, directions: int, given: Sequence[torch.Tensor]) -> Iterator[Sequence[torch.Tensor]]:
@@ -169,8 +172,10 @@ def _forward(kind: str, biases: bool, directions: int, wanted: str, given: list[
     if "1" in wanted:
         _RUNS[handle] = _, made = _recorded(kind, biases, directions, wanted, given)
     else:
-        with torch.no_grad():
-            made = _run(kind, biases, directions, given)
+        with torch.no_grad(), autograd_within():
+            flagged = zip(given, wanted, strict=True)
+            operands = [one.detach().requires_grad_() if flag == _FLAG else one for one, flag in flagged]
+            made = _run(kind, biases, directions, operands)
     out, *last = (one.detach() for one in made)
     return [out, *(state.clone() for state in last), handle]
 
@@ -200,7 +205,8 @@ def _backward(
         found = torch.autograd.grad(
             outs, leaves, tangents, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-    return [gradient.contiguous() for gradient in found]
+    # Autograd gives views, which the program would see as the gradients of its parameters.
+    return [gradient.contiguous().detach() for gradient in found]
 
 
 def autograd_within() -> Any:

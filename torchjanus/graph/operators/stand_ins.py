@@ -56,7 +56,7 @@ def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> t
             else torch.full((), number, dtype=dtype, device=device)
             for number in numbers
         ]
-        made = torch.stack(parts).reshape(_shape(data))
+        made: torch.Tensor = torch.ops.aten._unsafe_view(torch.stack(parts), _shape(data))  # no view to autograd
     return made.requires_grad_() if options.get("requires_grad", False) else made
 
 

@@ -138,8 +138,12 @@ def _restacked(stacked: torch.Tensor, dim: int, back: bool) -> torch.Tensor:
 
 
 def _rejoined(stacked: torch.Tensor, dim: int, back: bool) -> torch.Tensor:
-    """Return a new tensor equal to ``torch.cat(rows, dim)``."""
-    return _restacked(stacked, dim, back).flatten(dim, dim + 1)
+    """Return a new tensor equal to ``torch.cat(rows, dim)``, which is no view to autograd."""
+    stacked = _restacked(stacked, dim, back)
+    size = [*stacked.size()]
+    size[dim : dim + 2] = [size[dim] * size[dim + 1]]
+    made: torch.Tensor = torch.ops.aten._unsafe_view(stacked, size)
+    return made
 
 
 def _joined(given: Sequence[torch.Tensor], backs: Sequence[bool | None], dim: int, stacking: bool) -> torch.Tensor:

@@ -357,7 +357,7 @@ class EntryLoopRewriter(Renumbering):
         value = torch.tensor([self.found[element] for element in elements])
         dtype = str(value.dtype).removeprefix("torch.")
         yield HeapRead(
-            access_path, value, "tensor", ("Tensor", dtype, tuple(value.shape), (1,), "cpu", False, True), False, place
+            access_path, value, "tensor", ("Tensor", dtype, tuple(value.shape), (1,), "cpu", False, True), place
         )
         yield HeapRead(access_path.then(Step.SIZE, 0), len(value), "number", place=place)
 

@@ -235,7 +235,7 @@ class IterationRewriter(_PathRewriter):
         made.access_paths[new] = AccessPath.parameter(f"given{len(self.given)}")
         made.tensors[new] = example
         self.given.append(number)
-        self.events.append(HeapRead(made.access_paths[new], example, "tensor", detail, False, place))
+        self.events.append(HeapRead(made.access_paths[new], example, "tensor", detail, place))
 
     def tensor(self, number: int, after: int) -> int:
         return self.numbers[number]
