@@ -296,6 +296,23 @@ def test_each_event_goes_to_the_logger_of_its_topic(caplog: pytest.LogCaptureFix
     assert "mode == 'double', but now there is 'plus'" in caplog.text
 
 
+def test_a_program_that_logs_prints_only_its_own_messages() -> None:
+    program = (
+        "import logging, sys, torch\n"
+        "from tests.runtime.test_controls import warm\n"
+        "logging.basicConfig(level=logging.DEBUG, stream=sys.stdout, format='%(name)s %(message)s')\n"
+        "step = warm()\n"
+        "step(torch.ones(2), 'plus')\n"
+        "logging.info('done')\n"
+        "logging.getLogger('torchjanus').setLevel(logging.INFO)\n"
+        "step(torch.ones(3), 'plus')\n"
+    )
+    done = run(program)
+    own, _, asked = done.stdout.partition("root done\n")
+    assert "torchjanus" not in own, done.stdout + done.stderr
+    assert "torchjanus.calls" in asked, done.stdout
+
+
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program],

@@ -1,4 +1,5 @@
-"""The loggers of torchjanus, one for each topic, below ``logging.getLogger("torchjanus")``. Knows nothing of what is
+"""The loggers of torchjanus, one for each topic, below ``logging.getLogger("torchjanus")``. They give warnings; what
+else they know has to be asked for, by their own level and not by that of the root logger. Knows nothing of what is
 logged."""
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "passes": ("passes that cannot be printed or written", ()),
     "faults": ("faults of torchjanus itself", ("fault",)),
 }
+# A program that sets the root logger to INFO asks for its own messages: with ours it would print others than in eager.
+logging.getLogger("torchjanus").setLevel(logging.WARNING)
+
 _TOPIC_OF = {kind: topic for topic, (_, kinds) in TOPICS.items() for kind in kinds}
 
 

@@ -220,12 +220,17 @@ def place_of(event: HeapWrite) -> AccessPath:
     return event.base.then(Step.FIELD, event.key) if event.how == "field" else event.base.item(event.key)
 
 
+# Functions of torchjanus that stand in for others in reports.
+_STANDS_FOR = {"torchjanus.semantics.external.extern_calls.take": "next"}
+
+
 def name_of(func: Any) -> str:
     """Return the function's name as a person would write it: ``random.random``, ``.read``."""
     name = getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
     module = getattr(func, "__module__", None)
     plain = not isinstance(module, str) or module in ("builtins", "torchjanus.host.journal") or name.startswith(".")
-    return str(name) if plain else f"{module}.{name}"
+    full = str(name) if plain else f"{module}.{name}"
+    return _STANDS_FOR.get(full, full)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

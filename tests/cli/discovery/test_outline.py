@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from torchjanus.cli.discovery import Selection, Step, compiled
+from torchjanus.cli.discovery.candidates import candidates
 from torchjanus.rewrite.source import find
 
 # Stand-ins for tensors and optimizers: what is tested here is Python.
@@ -28,6 +29,81 @@ opt = Opt()
 """
 
 IN_A_FUNCTION = {
+    "unbound_at_first": """
+        def train(data):
+            for i, x in enumerate(data):
+                for part in x:
+                    loss = Loss(part); loss.backward()
+                opt.step()
+                if i != 1: print(i, loss.item())
+            return part
+        print(train([[1, 2], [3], []]))
+        for data in ([[], [1]], [], [[1], []]):
+            try: print(train(data))
+            except UnboundLocalError as error: print(error, error.__context__)
+    """,
+    "unbound_and_left": """
+        def train(data):
+            while data:
+                x = data.pop(0)
+                if x > 2: best = x
+                elif x < 0: continue
+                Loss(x).backward(); opt.step()
+                if x == 1: break
+                if best == 4: return "four", best
+                best += 1
+            return x
+        for data in ([3, 2, -1, 0, 1, 9], [4], [5, 4], [-1, 1]): print(train(data))
+        try: train([2])
+        except UnboundLocalError as error: print(error)
+    """,
+    "deleted": """
+        def train(data):
+            for x in data:
+                loss = Loss(x); loss.backward(); opt.step()
+                print(loss.item())
+                del loss
+            return data
+        print(train([1, 2]))
+    """,
+    "in_an_if": """
+        def train(data):
+            seen, best = 0, None
+            for step, x in enumerate(data):
+                seen = seen + x
+                if step > 1:
+                    y = data[step - 1]
+                    loss = Loss(y); loss.backward(); opt.step()
+                    if step % 2 == 0: late = Loss(y + 1)
+                    print(late.item())
+                    if y == 5: break
+                    if y == 7: return "seven", best
+                    best = y
+                elif step: print("second")
+                print("end of", step, best)
+            return seen, best, loss.item()
+        for data in ([1, 2, 3, 4], [1, 2, 5, 6, 7], [1, 2, 7, 8], range(9)): print(train(data))
+    """,
+    "in_an_elif": """
+        def train(data):
+            for x in data:
+                if x == 1: print("one")
+                elif x != 2:
+                    loss = Loss(3); loss.backward(); opt.step()
+                    n = loss.item()
+                else: n = 0
+                print(n if x > 1 else None)
+        train([3, 2, 1, 4])
+    """,
+    "repeated": """
+        def train(data):
+            for x in data:
+                for _ in range(2):
+                    critic = Loss(x); critic.backward(); opt.step()
+                loss = Loss(x + 1); loss.backward(); opt.step()
+            return critic.item(), loss.item()
+        print(train([1, 2]))
+    """,
     "carried": """
         def train(data):
             total, n = 0, 0
@@ -262,10 +338,13 @@ NOT_OUTLINED = {
         "nonlocal",
     ),
     "maybe unbound": (
-        "def f(d):\n for x in d:\n  if x: y = x\n  print(y); Loss(x).backward(); opt.step()\n",
+        "def f(d):\n for x in d:\n  if x: y = x\n  print(y); Loss(x).backward(); opt.step()\nclass NameError: pass\n",
         "unbound",
     ),
-    "deleted": ("def f(d):\n for x in d:\n  y = x; Loss(y).backward(); opt.step(); del y\n", "deletes"),
+    "deleted": (
+        "def f(d):\n for x in d:\n  y = x; Loss(y).backward(); opt.step()\n  if x > 1: del y\n return y\n",
+        "deletes",
+    ),
     "shared with a function": (
         "def f(d):\n y = 0\n def g(): return y\n for x in d:\n  y = x; Loss(g()).backward(); opt.step()\n",
         "made elsewhere",
@@ -309,6 +388,84 @@ def test_what_no_function_can_hold_is_left_as_it_is(source: str, why: str) -> No
     [line] = found.reasons()
     assert why in line
     assert "program.py:" in line
+
+
+WHICH = {
+    "an if with all of it": (
+        "for i in data:\n step(i)\n if i > 2:\n  x = get()\n  loss = f(x)\n  loss.backward()\n  opt.step()",
+        ["training block of <module> (line 3)"],
+    ),
+    "a loss made of what the iteration computes": (
+        "for i in data:\n y = f(i)\n if i > 2:\n  loss = g(y)\n  loss.backward()\n  opt.step()",
+        ["training loop of <module> (line 1)"],
+    ),
+    "a backward in one arm only": (
+        "for i in data:\n if i > 2:\n  f(i).backward()\n  opt.step()\n else:\n  g(i).backward()",
+        ["training loop of <module> (line 1)"],
+    ),
+    "a step every few iterations": (
+        "for i in data:\n loss = f(i)\n loss.backward()\n if i % 4 == 3:\n  opt.step()",
+        ["training loop of <module> (line 1)"],
+    ),
+    "an if that goes on": (
+        "for i in data:\n if i > 2:\n  if i == 4:\n   continue\n  f(0).backward()\n  opt.step()",
+        ["training loop of <module> (line 1)"],
+    ),
+    "gradients that are asked for": (
+        "for i in data:\n for p, g in zip(ps, torch.autograd.grad(f(i), ps)):\n  p.grad = g\n opt.step()",
+        ["training loop of <module> (line 1)"],
+    ),
+    "an update by hand": (
+        "for i in data:\n f(i).backward()\n for p in ps:\n  p.data.add_(p.grad, alpha=-1)",
+        ["training loop of <module> (line 1)"],
+    ),
+    "gradients that nothing reads": ("for i in data:\n x.grad = None\n (g,) = torch.autograd.grad(f(i), x)", []),
+    "a gradient function": ("for i in data:\n g = grad(f)(i)\n opt.step()", []),
+    "repetitions beside a training": (
+        "for i in data:\n for _ in range(5):\n  f(i).backward()\n  a.step()\n g(i).backward()\n b.step()",
+        ["training loop of <module> (line 1)"],
+    ),
+    "repetitions in an if": (
+        "for i in data:\n a(i)\n if i:\n  f().backward()\n  o.step()\n  if i % 2:\n   for _ in range(2):\n"
+        "    g().backward()\n    o.step()",
+        ["training block of <module> (line 3)"],
+    ),
+    "batches beside a training": (
+        "for i in data:\n for x in loader:\n  f(x).backward()\n  a.step()\n g(i).backward()\n b.step()",
+        ["training loop of <module> (line 2)"],
+    ),
+    "numbers that count": (
+        "for i in data:\n for k in range(5):\n  f(x[k]).backward()\n  a.step()\n g(i).backward()\n b.step()",
+        ["training loop of <module> (line 2)"],
+    ),
+    "repetitions alone": (
+        "for i in data:\n for _ in range(5):\n  f(i).backward()\n  a.step()\n print(i)",
+        ["training loop of <module> (line 2)"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "which"), WHICH.values(), ids=WHICH)
+def test_a_step_is_all_of_the_training_of_an_iteration(source: str, which: list[str]) -> None:
+    assert [*map(str, candidates(ast.parse(source)))] == which
+
+
+def test_where_the_outer_step_cannot_be_outlined_the_inner_ones_are_taken() -> None:
+    source = """
+        def train(data):
+            for x in data:
+                for _ in range(2):
+                    Loss(x).backward(); opt.step()
+                class Late(Loss): pass
+                Late(x).backward(); opt.step()
+        train([1, 2])
+    """
+    source = PRELUDE + textwrap.dedent(source)
+    found = Selection()
+    module = compiled(source, "program.py", found)
+    assert [step.description for step in found.taken] == ["training loop of train (line 13) of program.py"]
+    assert "defines a class" in found.reasons()[0]
+    assert run(module.code, module.bind) == run(compile(source, "program.py", "exec"))
 
 
 def test_lines_and_names_are_the_programs() -> None:

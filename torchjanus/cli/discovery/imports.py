@@ -103,17 +103,21 @@ def with_steps(tree: ast.Module, plain: CodeType, selection: Selection, behind: 
     imported = next((found.imported for group in places.values() for found in group), frozenset())
     steps: list[Step] = []
     outlined: list[tuple[Candidate, Outlined]] = []
-    for candidate in candidates(tree):
+    waiting = candidates(tree)[::-1]
+    while waiting:
+        candidate = waiting.pop()
         if candidate.line < first:
             continue  # it has been defined, or has run
         if not selection.wants(file, candidate):
             selection.left.append((file, candidate, "it is not among those asked for"))
+            waiting += candidate.instead[::-1]
             continue
         try:
             made = outline(candidate, tree, f"{PLACEHOLDER}{len(steps)}", read_later=selection.read_later)
             step = _step(file, candidate, Found(made.function, candidate.private, imported), plain, selection.after)
         except NotOutlined as why:
             selection.left.append((file, candidate, str(why)))
+            waiting += candidate.instead[::-1]
             continue
         steps.append(step)
         outlined.append((candidate, made))
@@ -146,7 +150,7 @@ def _compiled_with(
 ) -> CodeType:
     """Compile the module with each candidate's statements replaced, without its first ``behind`` statements. The tree
     is afterwards what it was."""
-    holders = [candidate.loop or candidate.scope for candidate, _ in outlined]
+    holders = [candidate.block or candidate.scope for candidate, _ in outlined]
     old = [holder.body for holder in holders]
     for holder, (_, made) in zip(holders, outlined, strict=True):
         holder.body = made.body

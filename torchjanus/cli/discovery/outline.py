@@ -1,9 +1,10 @@
-"""Outlines steps: the body of a loop, or of a function, becomes a function of the variables that it reads, which
-returns those that are read afterwards. What calls it keeps its name, its signature and its lines.
+"""Outlines steps: the body of a loop, of an ``if`` in a loop, or of a function, becomes a function of the variables
+that it reads, which returns those that are read afterwards. What calls it keeps its name, its signature and its lines.
 
 In a module, variables are the module's, so the outlined function declares them ``global`` where anybody else may read
-them. In a function, live variables are passed and returned. A body is left as it is, with a reason, where that would
-differ: variables that functions share, unbound variables, frames that are looked at, suspended code.
+them. In a function, live variables are passed and returned; an iteration that begins with one of them unbound is
+Python's. A body is left as it is, with a reason, where that would differ: variables that functions share, frames that
+are looked at, suspended code.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from torchjanus.cli.discovery.candidates import Candidate, Loop
+from torchjanus.cli.discovery.candidates import Block, Candidate
 from torchjanus.cli.discovery.exits import (
     GOES_ON,
     HOW,
@@ -47,6 +48,7 @@ __all__ = ["NotOutlined", "Outlined", "outline"]
 _FRAMES = frozenset(
     "locals vars dir eval exec globals super __class__ breakpoint set_trace _getframe currentframe".split()
 )
+BOUND = "_torchjanus_bound"
 _FRAME_METHODS = frozenset({"_getframe", "currentframe", "set_trace"})
 
 
@@ -72,11 +74,11 @@ def outline(candidate: Candidate, tree: ast.Module, callee: str, *, read_later: 
     Raises NotOutlined.
     """
     _require_plain(candidate)
-    if candidate.loop is None:
+    if candidate.block is None:
         return _function(candidate, callee)
     if isinstance(candidate.scope, ast.Module):
-        return _of_module(candidate, candidate.loop, tree, callee, read_later)
-    return _of_function(candidate, candidate.loop, callee)
+        return _of_module(candidate, candidate.block, tree, callee, read_later)
+    return _of_function(candidate, candidate.block, tree, callee)
 
 
 def _require_plain(candidate: Candidate) -> None:
@@ -93,19 +95,17 @@ def _require_plain(candidate: Candidate) -> None:
         raise NotOutlined(f"{looked[0]} looks at the function that it stands in")
     if any(isinstance(node, ast.ClassDef) for node in nodes):
         raise NotOutlined("it defines a class")
-    if any(isinstance(node, ast.Delete) and bound([node]) for node in nodes):
-        raise NotOutlined("it deletes a variable")
     if any(isinstance(node, ast.Import | ast.ImportFrom) and node.names[0].name == "*" for node in nodes):
         raise NotOutlined("it imports *")
     if any(isinstance(node, ast.Nonlocal) for node in every):
         raise NotOutlined("an inner function sets its variables (nonlocal)")
 
 
-# ---- loops of a module ----
+# ---- blocks of a module ----
 
 
-def _of_module(candidate: Candidate, loop: Loop, tree: ast.Module, callee: str, read_later: bool) -> Outlined:
-    body = loop.body
+def _of_module(candidate: Candidate, block: Block, tree: ast.Module, callee: str, read_later: bool) -> Outlined:
+    body = block.body
     inside = {id(node) for statement in body for node in ast.walk(statement)}
     elsewhere = {
         name
@@ -117,7 +117,7 @@ def _of_module(candidate: Candidate, loop: Loop, tree: ast.Module, callee: str, 
     if read_later or "globals" in elsewhere or "vars" in elsewhere or "exec" in elsewhere or "eval" in elsewhere:
         elsewhere |= bound(body)
     own = bound(body)
-    entry = live_before([place(ast.While(_true(loop), body, []), location_of(loop))], Around())
+    entry = live_before([place(ast.While(_true(block), body, []), location_of(block))], Around())
     shared = sorted(own & (elsewhere | entry | captured(body)))
     left, kinds = with_returns(body, whether_left)
     where = _before(body[0])
@@ -129,11 +129,11 @@ def _of_module(candidate: Candidate, loop: Loop, tree: ast.Module, callee: str, 
     return Outlined(function, [place(ast.Expr(call), where)])
 
 
-# ---- loops of a function ----
+# ---- blocks of a function ----
 
 
-def _of_function(candidate: Candidate, loop: Loop, callee: str) -> Outlined:
-    scope, body = candidate.scope, loop.body
+def _of_function(candidate: Candidate, block: Block, tree: ast.Module, callee: str) -> Outlined:
+    scope, body = candidate.scope, block.body
     assert isinstance(scope, ast.FunctionDef)
     inside = {id(node) for statement in body for node in ast.walk(statement)}
     rest = [node for node in within(scope.body) if id(node) not in inside]
@@ -150,16 +150,21 @@ def _of_function(candidate: Candidate, loop: Loop, callee: str) -> Outlined:
     for node in rest:
         if isinstance(node, INNER) and captured([node]) & own:
             raise outer
-    _require_no_late_binding(body, _changing(scope, loop))
-    found = _at(loop, scope.body, Around(), parameters)
+    _require_no_late_binding(body, _changing(scope, block))
+    found = _at(block, scope.body, Around(), parameters)
     if found is None:
         raise NotOutlined("it stands in a block that is not followed")
     around, have = found
     entry = live_before(body, around) & (variables | enclosing)
     given = sorted(entry & (reads_of(body) | own))
-    if unbound := sorted(name for name in given if name in variables and name not in have):
-        raise NotOutlined(f"the variable {unbound[0]} may be unbound when an iteration begins")
     kept = sorted(own & (around.after | around.on_break))
+    if gone := sorted({name for node in body for name in _deleted(node)} & {*given, *kept}):
+        raise NotOutlined(f"it deletes the variable {gone[0]}, which is used outside of it")
+    unbound = sorted(name for name in given if name in variables and name not in have)
+    if unbound and "NameError" in bound([*tree.body, *scope.body]):
+        raise NotOutlined(
+            f"the variable {unbound[0]} may be unbound when an iteration begins, and NameError is another"
+        )
     left, kinds = with_returns(body, functools.partial(result_of_body, kept))
     where, end = _before(body[0]), _behind(body[-1])
     fresh = [name for name in kept if name not in given]
@@ -175,7 +180,7 @@ def _of_function(candidate: Candidate, loop: Loop, callee: str) -> Outlined:
     call = _call(callee, given, where)
     aims = ([HOW, RESULT] if flagged else []) + kept
     if not aims:
-        return Outlined(function, [place(ast.Expr(call), where)])
+        return Outlined(function, _if_bound(unbound, [place(ast.Expr(call), where)], body, where))
     target = place(ast.Tuple([name_node(name, where, ast.Store()) for name in aims], ast.Store()), where)
     after: list[ast.stmt] = [place(ast.Assign([target], call), where)]
     for kind, statement in (
@@ -186,19 +191,42 @@ def _of_function(candidate: Candidate, loop: Loop, callee: str) -> Outlined:
             number = place(ast.Constant(kind), where)
             test = place(ast.Compare(name_node(HOW, where, ast.Load()), [ast.Eq()], [number]), where)
             after.append(place(ast.If(test, [place(statement, where)], []), where))
-    return Outlined(function, after)
+    return Outlined(function, _if_bound(unbound, after, body, where))
 
 
-def _at(loop: Loop, statements: Sequence[ast.stmt], around: Around, have: set[str]) -> tuple[Around, set[str]] | None:
-    """Return what is live around the loop's body, and which variables are set for certain where it begins; None if the
-    loop is not among ``statements``. ``have``: the variables that are set for certain before them."""
+def _if_bound(
+    names: Sequence[str], statements: list[ast.stmt], otherwise: list[ast.stmt], where: Location
+) -> list[ast.stmt]:
+    """Return ``statements``, to be run if all the variables are bound; ``otherwise`` runs if one is not: in most
+    programs in the first iteration only."""
+    if not names:
+        return statements
+
+    def says(bound_: bool) -> ast.stmt:
+        value = place(ast.Constant(bound_), where)
+        return place(ast.Assign([name_node(BOUND, where, ast.Store())], value), where)
+
+    reads = [place(ast.Expr(name_node(name, where, ast.Load())), where) for name in names]
+    error = name_node("NameError", where, ast.Load())
+    handler = place(ast.ExceptHandler(error, None, [says(False)]), where)
+    return [
+        place(ast.Try([*reads, says(True)], [handler], [], []), where),
+        place(ast.If(name_node(BOUND, where, ast.Load()), statements, otherwise), where),
+    ]
+
+
+def _at(
+    sought: Block, statements: Sequence[ast.stmt], around: Around, have: set[str]
+) -> tuple[Around, set[str]] | None:
+    """Return what is live around the body of ``sought``, and which variables are set for certain where it begins; None
+    if it is not among ``statements``. ``have``: the variables that are set for certain before them."""
     for number, node in enumerate(statements):
         outer = replace(around, after=live_before(statements[number + 1 :], around))
-        if node is loop:
-            return around_body(node, outer), have | (targets(node.target) if isinstance(node, ast.For) else set())
+        if node is sought:
+            return around_body(sought, outer), have | (targets(node.target) if isinstance(node, ast.For) else set())
         for block, more in _blocks(node):
             inside = around_body(node, outer) if block is getattr(node, "body", None) else outer
-            if (found := _at(loop, block, inside, have | more)) is not None:
+            if (found := _at(sought, block, inside, have | more)) is not None:
                 return found
         have = (have | certain([node])) - _deleted(node)
     return None
@@ -236,12 +264,12 @@ def _enclosing(candidate: Candidate) -> frozenset[str]:
     return frozenset(names)
 
 
-def _changing(scope: ast.FunctionDef, loop: Loop) -> set[str]:
-    """Return the function's variables that may be set again after a first iteration of the loop has begun."""
-    outermost: ast.AST = loop
+def _changing(scope: ast.FunctionDef, block: Block) -> set[str]:
+    """Return the function's variables that may be set again after a first iteration of the block has begun."""
+    outermost: ast.AST = block
     behind: list[ast.stmt] = []
     for number, node in enumerate(scope.body):
-        if any(part is loop for part in within([node])):
+        if any(part is block for part in within([node])):
             outermost, behind = node, scope.body[number + 1 :]
     return bound([outermost, *behind])
 
@@ -349,5 +377,5 @@ def _call(callee: str, given: Sequence[str], where: Location) -> ast.Call:
     )
 
 
-def _true(loop: Loop) -> ast.Constant:
-    return place(ast.Constant(True), location_of(loop))
+def _true(block: Block) -> ast.Constant:
+    return place(ast.Constant(True), location_of(block))
