@@ -404,6 +404,30 @@ def named_tuples():
     return Program(step, inputs(), state=c)
 
 
+@program()
+def named_tuples_of_a_class_made_in_the_call():
+    net = nn.ModuleList([nn.Linear(5, 5), nn.Linear(5, 5)])
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def features(x):
+        outputs = collections.namedtuple("Outputs", ["first", "second"])
+        first = torch.relu(net[0](x))
+        return outputs(first, net[1](first))
+
+    def step(x):
+        optimizer.zero_grad()
+        found = features(x)
+        loss = found.second.square().mean() + sum(one.mean() for one in found)
+        loss.backward()
+        optimizer.step()
+        kind = type(found)
+        names = kind.__name__, kind._fields, kind.__module__ == __name__, kind.__qualname__, kind is type(features(x))
+        spaced = collections.namedtuple("Spaced", "p q")(loss.detach(), 2)
+        return loss.detach(), names, spaced.p + spaced.q, spaced[1], len(found)
+
+    return Program(step, inputs(), state=net)
+
+
 # -- shapes of the heap --------------------------------------------------------------------------------------------
 
 

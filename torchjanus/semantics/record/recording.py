@@ -112,6 +112,7 @@ class Recording(WriteRecord):
         # Ids of functions, classes and modules that existed before the call.
         self._functions: set[int] = set()
         self.made_classes: list[type] = []
+        self.named_tuples: list[type] = []  # made by collections.namedtuple(): no name says that they are local
         self.settled: set[AccessPath] = set()  # reads of libraries that need no guard
         self.replaced = ReplacedMemory()
 
@@ -300,7 +301,8 @@ class Recording(WriteRecord):
 
     def is_new_class(self, cls: type) -> bool:
         """Whether this run has made a class: it is local, and neither it nor an instance was read from the heap."""
-        return "<locals>" in cls.__qualname__ and id(cls) not in self._functions
+        local = "<locals>" in cls.__qualname__ or any(cls is made for made in self.named_tuples)
+        return local and id(cls) not in self._functions
 
     def is_new_function(self, fn: types.FunctionType) -> bool:
         """Whether rewritten code has made a function in this run."""

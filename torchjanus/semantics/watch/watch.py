@@ -7,6 +7,7 @@ how, is theirs; what Python's protocols do with an operation before it gets here
 
 from __future__ import annotations
 
+import collections
 import operator
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -129,6 +130,8 @@ class Watch(Protocols):
             return self.made_classes.note(at, *args)
         if fn is class_keyword:
             return self.recording.pin(args[0], "is given to a class statement")
+        if fn is collections.namedtuple and (made := self.made_classes.named_tuple(at, args, kwargs)) is not None:
+            return made
         fn, args = self.calls.target(fn, args)
         # The class is abstract: isinstance() would hash the program's class by way of its metaclass.
         if type(fn) is not types.FunctionType and any(one is _HIGHER_ORDER for one in mro_of(type(fn))):

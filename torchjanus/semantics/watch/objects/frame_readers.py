@@ -22,7 +22,7 @@ from torchjanus.semantics.external.logs import warnings_shown
 from torchjanus.semantics.protocols.leaves import namespace_of
 from torchjanus.semantics.watch.objects.state import Part, WatchState
 
-__all__ = ["FrameReaders", "in_its_module"]
+__all__ = ["FrameReaders", "in_its_module", "program_module"]
 
 
 class FrameReaders(Part):

@@ -7,15 +7,17 @@ bases of a class or the code of a function: guards on them are not evaluated aga
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
-from torchjanus.core.kinds import isinstance
+from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lookup import MISSING, mro_of, namespace_of, on_type
 from torchjanus.semantics.known.trusted import is_trusted_class
 from torchjanus.semantics.watch.objects.classes import hook_may_change
+from torchjanus.semantics.watch.objects.frame_readers import program_module
 from torchjanus.semantics.watch.objects.state import Part
 
 __all__ = ["MadeClasses", "replaces_kind", "unwatched_code"]
@@ -26,6 +28,25 @@ _KINDS = {"__class__": "class", "__bases__": "bases", "__code__": "code"}
 
 class MadeClasses(Part):
     """Classes that the run makes."""
+
+    def named_tuple(self, at: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> type | None:
+        """Return the class that ``collections.namedtuple(*args)`` makes, which eval() does unseen; None where what it
+        is given is not of this call."""
+        if len(args) != 2 or kwargs or not is_one_of(type(args[0]), (str,)):
+            return None
+        names = args[1]
+        if is_one_of(type(names), (list, tuple)) and self.recording.owner(names) is None:
+            parts = [*names]
+        elif is_one_of(type(names), (str,)):
+            parts = [names]
+        else:
+            return None
+        if not all(is_one_of(type(part), (str,)) for part in parts):
+            return None
+        made: type = collections.namedtuple(*args, module=program_module())  # type: ignore[misc]
+        self.recording.named_tuples.append(made)
+        self.note(at, made)
+        return made
 
     def note(self, at: Site, made: Any) -> Any:
         """Record a class that a class statement has made, and return it."""
