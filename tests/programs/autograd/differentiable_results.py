@@ -165,3 +165,100 @@ def running_statistics_and_a_second_derivative():
         torch.autograd.grad(y.square().sum(), next(it), create_graph=True)
 
     return Program(lambda x: model(x), [(x,) for x in xs], between=between, state=model)
+
+
+# -- results that are computed from others ---------------------------------------------------------------------------
+
+
+def of_each_other(look, calls=CALLS):
+    """A step that returns features, logits and a loss, and what the caller sees of their gradients."""
+    body, head, seen = nn.Linear(5, 6), nn.Linear(6, 3), []
+
+    def step(x):
+        features = torch.tanh(body(x))
+        logits = head(features)
+        loss = F.cross_entropy(logits, torch.tensor([0, 1, 2, 0])) + features.square().mean()
+        return {"loss": loss, "logits": logits, "features": features}
+
+    def between(made):
+        body.zero_grad()
+        head.zero_grad()
+        seen.append([str(made["loss"]), made["logits"].grad_fn.name()])
+        look(made, seen, [*body.parameters(), *head.parameters()])
+
+    inputs = [(torch.randn(4, 5),) for _ in range(calls)]
+    return Program(step, inputs, between=between, state=(body, head, seen))
+
+
+@program()
+def gradients_of_one_result_by_another():
+    def look(made, seen, parameters):
+        seen.append(torch.autograd.grad(made["logits"][:, 0].sum(), made["features"], retain_graph=True))
+        seen.append(torch.autograd.grad(made["loss"], [made["features"], made["logits"]], retain_graph=True))
+        made["loss"].backward()
+
+    return of_each_other(look)
+
+
+@program()
+def gradients_of_results_that_are_retained():
+    def look(made, seen, parameters):
+        made["features"].retain_grad()
+        made["logits"].retain_grad()
+        (made["loss"] * 2 + made["features"].sum()).backward()
+        seen.append((made["features"].grad, made["logits"].grad))
+
+    return of_each_other(look)
+
+
+@program()
+def hooks_on_results_that_others_are_computed_from():
+    def look(made, seen, parameters):
+        made["features"].register_hook(lambda gradient: seen.append(gradient.clone()))
+        made["logits"].register_hook(lambda gradient: gradient * 2)
+        made.pop("features")
+        made["loss"].backward()
+
+    return of_each_other(look)
+
+
+@program()
+def backward_passes_for_some_tensors_only():
+    def look(made, seen, parameters):
+        seen.append(torch.autograd.grad(made["loss"], parameters, retain_graph=True))
+        made["loss"].backward(inputs=[parameters[0], made["logits"]])
+        seen.append(made["logits"].grad)
+
+    return of_each_other(look)
+
+
+@program()
+def results_used_by_several_others():
+    layer, seen = nn.Linear(5, 5), []
+    xs = [torch.randn(4, 5, requires_grad=True) for _ in range(CALLS)]
+
+    def step(x):
+        hidden = layer(x) * x
+        return hidden, (hidden * x + hidden).sum(), hidden.sum()
+
+    def between(made):
+        hidden, first, second = made
+        hidden.retain_grad()
+        (second + first * 3 + hidden.square().sum()).backward(retain_graph=True)
+        seen.append(hidden.grad)
+        seen.append(torch.autograd.grad(first + second, hidden))
+
+    return Program(step, [(x,) for x in xs], between=between, state=(layer, xs, seen))
+
+
+@program()
+def unrelated_results_have_no_gradients_of_each_other():
+    def look(made, seen, parameters):
+        try:
+            torch.autograd.grad(made["features"].sum(), made["logits"], retain_graph=True)
+        except RuntimeError as error:
+            seen.append(str(error))
+        seen.append(torch.autograd.grad(made["features"].sum(), made["loss"], retain_graph=True, allow_unused=True))
+        made["features"].sum().backward()
+
+    return of_each_other(look)

@@ -143,13 +143,17 @@ class Saves:
 
     ``results``: their positions in ``Program.outputs``; ``saved``: the tensors; ``packs``: the number of a save, and
     the position of its tensor in ``saved``; ``uses``: the input of each gradient of a use, in the order of the backward
-    pass; ``node``: the name of the first result's autograd node."""
+    pass; ``nodes``: the names of the results' autograd nodes; ``inner``: for each result the uses of others that it is
+    computed from, by position in ``results``, in the order of the backward pass; ``order``: the results in the order in
+    which they were made."""
 
     results: tuple[int, ...]
     saved: tuple[Source, ...]
     packs: tuple[tuple[int, int], ...]
     uses: tuple[int, ...]
-    node: str
+    nodes: tuple[str, ...]
+    inner: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

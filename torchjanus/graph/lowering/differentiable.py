@@ -67,8 +67,8 @@ def _with_backward(program: Program) -> Lowered:
     lowered = lower(forward)
     assert lowered.saves is not None
     try:
-        require_same_saves(lowered, _values(lowered, lowered.saves.saved))
-    except InternalFault as fault:
+        inner = require_same_saves(lowered, _values(lowered, lowered.saves.saved))
+    except (InternalFault, RuntimeError) as fault:
         why = "autograd could not make a backward pass that the backward graph is not made for."
         raise undifferentiable(f"where the step runs once more, {fault}", why) from fault
     while True:
@@ -78,7 +78,8 @@ def _with_backward(program: Program) -> Lowered:
         ]
         backward = backward_of(lowered, range(len(tangents)), tangents)
         if backward.pinned.keys() <= lowered.pinned.keys():
-            return replace(lowered, program=program, pullback=Pullback(lowered.saves, backward))
+            saves = replace(lowered.saves, inner=inner)
+            return replace(lowered, program=program, saves=saves, pullback=Pullback(saves, backward))
         lowered = lower(forward, backward.pinned)
 
 

@@ -23,6 +23,7 @@ from torchjanus.graph.operators import stand_ins
 from torchjanus.graph.operators.dynamic_index import pick, picked_by
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.graph.tracing.node_tracing import FETCHES
+from torchjanus.graph.tracing.pull import pull
 from torchjanus.trace.blanks import like
 
 __all__ = ["require_same_saves", "results_again"]
@@ -36,10 +37,12 @@ def results_again(
     slots: Sequence[float | int],
     *,
     attached: bool,
+    inner: Mapping[int, torch.Tensor] | None = None,
 ) -> tuple[list[torch.Tensor], dict[int, torch.Tensor]]:
     """Return the results of ``Saves.results`` with eager's backward graph, and the tensors in it that stand for the
     ``wanted`` inputs. ``others``: inputs without gradients whose values operations check; the rest is zeros.
-    ``attached``: wanted inputs lead on to their own backward graphs."""
+    ``attached``: wanted inputs lead on to their own backward graphs. ``inner``: tensors to go on with in the place of
+    what the program computes, by number."""
     given: dict[int, torch.Tensor] = {}
     values: dict[int, torch.Tensor] = {}
     with torch.enable_grad():
@@ -55,21 +58,38 @@ def results_again(
                 values[index] = given[index] = tensor.clone() if changed else tensor.view_as(tensor)
             else:
                 values[index] = given[index] = (tensor.clone() if changed else tensor).detach().requires_grad_()
-    return _run(lowered, saved, values, slots), given
+    return _run(lowered, saved, values, slots, inner or {}), given
 
 
-def require_same_saves(lowered: Lowered, saved: Sequence[torch.Tensor]) -> None:
+def require_same_saves(lowered: Lowered, saved: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
     """Raise InternalFault unless the program, run once more, saves tensors like ``saved``, in the order of the trace:
     tracing runs some operations by others (an index that is a number of the host becomes a tensor)."""
     slots = [slot.seen[-1] for slot in lowered.program.slots]
+    assert lowered.saves is not None
+    inner: list[tuple[int, ...]] = []
+    results = [lowered.program.outputs[place].index for place in lowered.saves.results]
     with _disable_current_modes(), FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
         examples = [entry.example for entry in lowered.program.inputs]
-        values = {k: like(one).requires_grad_(one.requires_grad) for k, one in enumerate(examples)}
-        _run(lowered, saved, values, slots)
+
+        def run(inner: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
+            values = {k: like(one).requires_grad_(one.requires_grad) for k, one in enumerate(examples)}
+            return _run(lowered, saved, values, slots, inner)
+
+        made = run({})
+        for place, within in enumerate(lowered.saves.inner):
+            given = {results[k]: made[k].detach().requires_grad_() for k in within}
+            result = run(given)[place] if given else made[place]
+            uses = pull([result], [torch.empty_like(result)], [*given.values()]) if given else []
+            inner.append(tuple(within[k] for k, _ in uses))
+    return tuple(inner)
 
 
 def _run(
-    lowered: Lowered, saved: Sequence[torch.Tensor], values: dict[int, torch.Tensor], slots: Sequence[float | int]
+    lowered: Lowered,
+    saved: Sequence[torch.Tensor],
+    values: dict[int, torch.Tensor],
+    slots: Sequence[float | int],
+    inner: Mapping[int, torch.Tensor],
 ) -> list[torch.Tensor]:
     """Run the program on ``values``, the inputs by number, and return ``Saves.results``. Autograd saves the tensors in
     ``saved`` in the place of those that are computed."""
@@ -106,7 +126,9 @@ def _run(
                 made = stand_ins.rounding(node)(*map_leaves(node.args, leaf), **map_leaves(node.kwargs, leaf))
             parts = [part for part in pytree.tree_leaves(made) if isinstance(part, torch.Tensor)]
             if node.outs:
-                values.update(zip((ref.index for ref in node.outs), parts, strict=True))
+                numbers = [ref.index for ref in node.outs]
+                values.update(zip(numbers, parts, strict=True))
+                values.update((number, inner[number]) for number in numbers if number in inner)
     if count <= max(places, default=-1):
         raise InternalFault("operations save fewer tensors than they did when they were traced")
     return [values[program.outputs[place].index] for place in saves.results]

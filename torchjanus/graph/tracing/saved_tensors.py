@@ -34,12 +34,14 @@ def undifferentiable(what: str, why: str, remedy: str = "") -> Refused:
 @dataclass(frozen=True, slots=True)
 class Needed:
     """What the backward pass of ``results`` (positions of outputs) needs: ``saved`` tensors by the number of their
-    save. ``uses`` and ``node``: see Saves."""
+    save. The others: see Saves."""
 
     results: tuple[int, ...]
     saved: dict[int, torch.Tensor]
     uses: tuple[int, ...]
-    node: str
+    nodes: tuple[str, ...]
+    inner: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
 
 
 class SavedTensors:
@@ -99,8 +101,12 @@ class SavedTensors:
                     "Change a copy of it.",
                 )
             saved[number] = tensor
-        node = type(torch.autograd.graph.get_gradient_edge(results[0]).node).__name__
-        return Needed(tuple(places.values()), saved, tuple(wanted[place] for place, _ in uses), node)
+        made = [torch.autograd.graph.get_gradient_edge(result).node for result in results]
+        below = [{*nodes_of([result])} - {node} for result, node in zip(results, made, strict=True)]
+        inner = tuple(tuple(place for place, node in enumerate(made) if node in some) for some in below)
+        names = tuple(type(node).__name__ for node in made)
+        order = tuple(sorted(range(len(made)), key=lambda place: made[place]._sequence_nr()))
+        return Needed(tuple(places.values()), saved, tuple(wanted[place] for place, _ in uses), names, inner, order)
 
 
 def _require_apart(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
@@ -159,7 +165,7 @@ def saves_of(
             whole = ViewOf(base, tuple(below.size()), tuple(below.stride()), 0)
             source = base if source == whole else source
         packs.append((number, places.setdefault(source, len(places))))
-    return Saves(needed.results, tuple(places), tuple(packs), needed.uses, needed.node)
+    return Saves(needed.results, tuple(places), tuple(packs), needed.uses, needed.nodes, needed.inner, needed.order)
 
 
 def drop_forward(graph: torch.fx.GraphModule, forward: Collection[str]) -> None:

@@ -77,7 +77,10 @@ class Differentiable:
         self._first_key = tuple(tangent.stride() for tangent in tangents)
         self._saved = [self._keeper(source) for source in saves.saved]
         self._results = [_maker(lowered.outputs[place].source) for place in saves.results]
-        self._apply = _node(self, saves.node)
+        self._gated = [place for place in saves.order if saves.inner[place]]
+        alone = (saves.nodes[place] for place in saves.order if not saves.inner[place])
+        self._apply = _node(self, next(alone, saves.nodes[0]))
+        self._gates = {place: _gate(self, place, saves.nodes[place]) for place in self._gated}
         # Inputs without gradients that are kept, for the case that autograd makes a backward pass.
         checks = any(operator_of(node.target).may_raise for node in lowered.graph.graph.nodes)
         plain = (k for k, entry in enumerate(lowered.program.inputs) if not entry.requires_grad)
@@ -94,7 +97,47 @@ class Differentiable:
         used = [inputs[index] for index in self.saves.uses]
         with contextlib.nullcontext() if torch.is_grad_enabled() else torch.enable_grad():
             made: tuple[torch.Tensor, ...] = self._apply(call, *used)
-            return made
+            return self._behind_gates(made, used) if self._gated else made
+
+    def _behind_gates(self, made: Sequence[torch.Tensor], used: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return the results, those that are computed from others behind gates."""
+        found = [*made]
+        for place in self._gated:
+            inner = [found[other] for other in self.saves.inner[place]]
+            found[place] = self._gates[place](inner, made[place], *inner, *used, _PROBE)
+        return tuple(found)
+
+    def through_gate(self, ctx: Any, place: int, tangent: torch.Tensor | None) -> Gradients:
+        """Return the gradients for what a gate was given: result ``place``, those that it is computed from, uses of
+        inputs, the probe.
+
+        As long as nobody looks at gradients of the results within, the whole gradient goes on to the graph."""
+        within = self.saves.inner[place]
+        gradients: Gradients = [None] * len(within)
+        nothing: Gradients = [None] * (len(within) + len(self.saves.uses) + 1)
+        if tangent is None or not (_runs_partly(ctx) or any(map(_is_looked_at, ctx.inner))):
+            return [tangent, *nothing]
+        node = ctx.next_functions[0][0]
+        saved = list(node.saved_tensors) if self.saves.saved else []
+        attached = torch.is_grad_enabled()
+        known = dict(zip(within, ctx.inner, strict=True))
+        inner = {
+            self.lowered.program.outputs[self.saves.results[k]].index: (
+                one.view_as(one) if attached else one.detach().requires_grad_()
+            )
+            for k, one in known.items()
+        }
+        results, given = self._again(node, saved, inner)
+        others, names, indices = [], [*known], [*given]
+        for at, gradient in pull(
+            [results[place]], [tangent], [*inner.values(), *given.values()], create_graph=attached
+        ):
+            if at < len(names):
+                free = (k for k, one in enumerate(within) if one == names[at] and gradients[k] is None)
+                gradients[next(free)] = gradient
+            else:
+                others.append((indices[at - len(names)], gradient))
+        return [None, *gradients, *self._placed(others), None]
 
     def _keeper(self, source: Source) -> Callable[[Any, Any], torch.Tensor]:
         """Return a function that finds a saved tensor. The view of a parameter is made once for its memory."""
@@ -171,6 +214,21 @@ class Differentiable:
         self, ctx: Any, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
     ) -> Gradients:
         """Make the backward pass by autograd, on its own nodes, which take what was saved."""
+        results, given = self._again(ctx, saved)
+        there = [(result, tangent) for result, tangent in zip(results, tangents, strict=True) if tangent is not None]
+        found = pull(
+            [result for result, _ in there],
+            [tangent for _, tangent in there],
+            [*given.values()],
+            create_graph=torch.is_grad_enabled(),
+        )
+        indices = [*given]
+        return self._placed([(indices[place], gradient) for place, gradient in found])
+
+    def _again(
+        self, ctx: Any, saved: Sequence[torch.Tensor], inner: dict[int, torch.Tensor] | None = None
+    ) -> tuple[list[torch.Tensor], dict[int, torch.Tensor]]:
+        """Return the results with eager's backward graph, and what stands for inputs in it. See ``results_again``."""
         lowered, attached = self.lowered, torch.is_grad_enabled()
         wanted = {index: ctx.wanted[place] for place, index in enumerate(sorted({*self.saves.uses}))}
         others = dict(zip(self.kept, ctx.kept, strict=True))
@@ -181,13 +239,7 @@ class Differentiable:
                 "torchjanus: a backward pass with create_graph=True through a speculated function whose inputs have "
                 "changed in place since. Call the function by Python: its attribute `fn`."
             )
-        results, given = results_again(lowered, saved, wanted, others, ctx.slots, attached=attached)
-        there = [(result, tangent) for result, tangent in zip(results, tangents, strict=True) if tangent is not None]
-        found = pull(
-            [result for result, _ in there], [tangent for _, tangent in there], [*given.values()], create_graph=attached
-        )
-        indices = [*given]
-        return self._placed([(indices[place], gradient) for place, gradient in found])
+        return results_again(lowered, saved, wanted, others, ctx.slots, attached=attached, inner=inner)
 
     def _placed(self, found: Sequence[tuple[int, torch.Tensor]]) -> Gradients:
         """Return the gradients at the places of the uses of their inputs."""
@@ -232,6 +284,40 @@ def _node(differentiable: Differentiable, name: str) -> Any:
     kind.__name__ = name
     kind.apply = backward  # what the engine calls
     return super(torch.autograd.Function, Node).apply  # no transform is active
+
+
+# Autograd would go on to it from each gate, but for passes for some tensors only.
+_PROBE = torch.zeros((), requires_grad=True)
+
+
+def _gate(differentiable: Differentiable, place: int, name: str) -> Any:
+    """Return ``apply`` of the autograd.Function through which the gradient of one result goes that is computed from
+    others: autograd may be asked for the gradients of those. Its nodes print as eager's node of the result."""
+
+    def backward(ctx: Any, tangent: torch.Tensor | None) -> Any:
+        return (None, *differentiable.through_gate(ctx, place, tangent))
+
+    class Gate(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, inner: list[torch.Tensor], result: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+            ctx.set_materialize_grads(False)
+            ctx.inner = inner
+            return result.detach()
+
+    kind: Any = Gate._backward_cls
+    kind.__name__ = name
+    kind.apply = backward  # what the engine calls
+    return super(torch.autograd.Function, Gate).apply  # no transform is active
+
+
+def _runs_partly(gate: Any) -> bool:
+    """Whether the backward pass in progress is for some tensors only (``autograd.grad``, ``inputs=``)."""
+    return not torch._C._will_engine_execute_node(gate.next_functions[-1][0])
+
+
+def _is_looked_at(result: torch.Tensor) -> bool:
+    """Whether the gradient of a result is kept, or given to hooks."""
+    return result.retains_grad or bool(result._backward_hooks)
 
 
 def _maker(source: Source) -> Callable[[Any, Any], torch.Tensor]:
