@@ -16,7 +16,7 @@ from torchjanus.execute.replay import Replay
 from torchjanus.execute.running.base import Violated
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.runtime import default_executor
-from torchjanus.runtime.entries import engine, race
+from torchjanus.runtime.entries import engine, race, trial_calls
 from torchjanus.runtime.entries.engine import EXECUTORS, Engine
 from torchjanus.runtime.learning import entry_maker
 
@@ -116,7 +116,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
     cls = type("Fake", (Fake,), {})
     monkeypatch.setattr(engine, "Inductor", cls)
     monkeypatch.setattr(engine, "order_of", cls.order)
-    monkeypatch.setattr(engine, "_LONG", 1e9)  # no call is so long, however busy the machine
+    monkeypatch.setattr(trial_calls, "_LONG", 1e9)  # no call is so long, however busy the machine
     return cls
 
 
@@ -282,10 +282,10 @@ def clock(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> Clock:
 
     monkeypatch.setattr(fake, "run", slow)
     monkeypatch.setattr(Replay, "run", slow_too)
-    for module in (engine, race, trust):
+    for module in (engine, race, trial_calls, trust):
         monkeypatch.setattr(module, "time", made)
-    monkeypatch.setattr(engine, "_trials", engine._Trials())
-    monkeypatch.setattr(engine, "_LONG", 0.05)
+    monkeypatch.setattr(trial_calls, "_trials", trial_calls._Trials())
+    monkeypatch.setattr(trial_calls, "_LONG", 0.05)
     return made
 
 
@@ -384,8 +384,8 @@ def test_graphs_take_turns_on_trial_where_calls_are_long(fake: type[Fake], clock
 def test_long_calls_are_tried_at_once_where_that_is_known_to_be_over_soon(
     fake: type[Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_LONG", 0.0)
-    monkeypatch.setattr(engine, "_trials", engine._Trials())
+    monkeypatch.setattr(trial_calls, "_LONG", 0.0)
+    monkeypatch.setattr(trial_calls, "_trials", trial_calls._Trials())
     fake.kept, fake.verdict = True, Noted("leads")
     made = Step("auto")
     made.calls(3)

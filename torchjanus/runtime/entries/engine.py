@@ -7,7 +7,6 @@ call. This module knows neither guards nor the user's program.
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 import weakref
@@ -32,30 +31,17 @@ from torchjanus.execute.processes.orders import CompileOrder, order_of, transfer
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.running.base import Executable, Violated
 from torchjanus.execute.staged import Staged
-from torchjanus.execute.trust import Trial
 from torchjanus.graph.aten.host_part import host_part_of
 from torchjanus.graph.aten.segments import tail_of
 from torchjanus.graph.ir.lowered import Lowered
-from torchjanus.runtime.entries.race import LEAD, Race
+from torchjanus.runtime.entries.race import Race
+from torchjanus.runtime.entries.trial_calls import TrialCalls
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.payback import compiled
 
 __all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor", "make_ready"]
 
 EXECUTORS = ("auto", "replay", "inductor", "cudagraph", "coexecute")
-_TRIED = 3  # calls in a trial
-_TRIED_SIZES = 7  # where sizes vary: Inductor was seen to be wrong for some batch sizes only
-_TRIED_AGAIN = 1  # where the same artifact has passed its trial in an earlier run
-# A call on trial takes two to three times as long as another. After a call on trial longer than _LONG, no graph has
-# another one for _REST times as long: throughput stays at 80 % of eager's, and a graph that makes one call in eight
-# gets its trial as soon as another. An artifact that passed in an earlier run is tried at once, since it takes a call
-# or two.
-_LONG = 0.05  # seconds
-_REST = 3
-# Where calls are long, the trial also measures times: a candidate that gains less than this in so many pairs of runs is
-# not tried further, and one that is clearly faster or slower in each pair needs no race.
-_GAIN = 0.97  # of replay's time
-_PAIRS = 2
 # Calls that a graph makes before it is compiled, unless an earlier run has done that: compiling takes the processor
 # time of thousands of calls, and a graph of the first calls' path may never be needed again.
 PROVEN = 8
@@ -93,26 +79,6 @@ def make_ready(executor: str) -> None:
         ready_to_load()
 
 
-class _Trials:
-    """Limits how often any graph has a call on trial."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    @property
-    def due(self) -> bool:
-        """Whether this call may be on trial."""
-        return time.perf_counter() >= self._next
-
-    def took(self, seconds: float) -> None:
-        """Record that a call on trial took ``seconds``."""
-        if seconds > _LONG:
-            self._next = time.perf_counter() + _REST * seconds
-
-
-_trials = _Trials()
-
-
 class Engine:
     """Runs one lowered graph. ``exchange`` receives the function that runs it: a Run, or one that begins a staged run
     if the graph has cuts."""
@@ -122,10 +88,9 @@ class Engine:
         self.budget: Budget | None = None  # pays for trials
         self.keys: tuple[str, ...] = ()  # of its compiled code in the store
         self._asked = False
-        self._trial: Trial | None = None
+        self._trial: TrialCalls | None = None
         self._racing = False
-        # Whether the artifact on trial passed a trial in an earlier run, and was clearly faster than replay there.
-        self._passed = self._leads = False
+        self._leads = False  # whether the artifact on trial was clearly faster than replay in an earlier run
         self._verdict: Verdict | None = None  # stores the outcome of the trial and the race for later runs
         self._notes: list[str] = []
         self.reasons: list[str] = []  # the codes of the notes
@@ -313,12 +278,22 @@ class Engine:
             self._notes.append("slower than replay by what an earlier run has measured")
             self._settle(self._best)
             return
-        self._passed, self._leads = said in ("passed", "leads"), said == "leads"
-        needed = _TRIED_SIZES if self.lowered.program.dimensions else _TRIED
-        self._trial = Trial(candidate, self.replay, _TRIED_AGAIN if self._passed else needed)
-        self._tried = candidate.name if isinstance(candidate, CudaGraph) else self._who
-        self.current = f"replay, {self._tried} on trial"
-        self._exchange(self._try)
+        self._leads = said == "leads"
+        name = candidate.name if isinstance(candidate, CudaGraph) else self._who
+        self._trial = TrialCalls(
+            self,
+            candidate,
+            self.replay,
+            self._best,
+            name,
+            sizes_vary=bool(self.lowered.program.dimensions),
+            passed=said in ("passed", "leads"),
+            sparing=self._executor == "auto",
+            # On a device a run returns before its work is done: only a race, which waits, measures it.
+            timed=self._executor == "auto" and self._device is None,
+        )
+        self.current = f"replay, {name} on trial"
+        self._exchange(self._trial)
 
     def _captured(self, artifact: Inductor) -> Executable:
         """Return the artifact as a CUDA graph, where it can be captured."""
@@ -330,59 +305,31 @@ class Engine:
             self._not_compiled(refusal, "cudagraph")
             return artifact
 
-    def _try(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor] | Violated:
-        trial = self._trial
-        if trial is None:  # a call in another thread has decided it
-            return self._best.run(inputs, slots)
-        sparing = self._executor == "auto" and not self._passed
-        if sparing and not (_trials.due and (self.budget is None or self.budget.allows("trial"))):
-            return self._best.run(inputs, slots)
-        started = time.perf_counter()
-        values = trial.run(inputs, slots)
-        taken = time.perf_counter() - started
-        if sparing:
-            _trials.took(taken)
-        self.charge("trial", taken)
-        if self._trial is trial:
-            self._look_at(trial)
-        return values
-
     def finish(self) -> None:
         """Wait until the device is done, if there is one: for measurements."""
         if self._device is not None:
             self._device.finish()
+
+    def allows(self, kind: str) -> bool:
+        """Whether the budget has time for a call that measures executors."""
+        return self.budget is None or self.budget.allows(kind)
 
     def charge(self, kind: str, seconds: float) -> None:
         """Charge the budget for a call of ``seconds`` that measured executors, less eager's time."""
         if self.budget is not None:
             self.budget.charge(kind, max(0.0, seconds - self.budget.eager))
 
-    def _look_at(self, trial: Trial) -> None:
-        """Decide by the results of the trial so far."""
-        candidate = trial.candidate
-        if trial.disagreements:
-            self._trial = None
-            self._notes.extend(f"not used: {disagreement}" for disagreement in trial.disagreements)
+    def tried(self, trial: TrialCalls) -> None:
+        """Decide by the outcome of a trial."""
+        self._trial, candidate = None, trial.candidate
+        self._notes += trial.notes
+        if trial.trial.disagreements:
             self._settle(self._best)
             return
-        # On a device a run returns before its work is done: only a race, which waits, measures it.
-        comparable = self._executor == "auto" and self._device is None and _tell(trial.times)
-        times = trial.times if comparable else []
-        gains = not times or any(ours <= _GAIN * theirs for ours, theirs in times)
-        if gains and not trial.decided:
-            return
-        self._trial = None
-        if trial.trusted:
-            calls = "a call, as it did in an earlier run" if self._passed else f"{trial.agreed} calls"
-            self._notes.append(f"{self._tried} agreed with replay on {calls}")
-            if trial.undetermined:
-                first, *others = trial.undetermined.values()
-                which = f"{first} and {len(others)} more" if others else first
-                self._notes.append(f"rounding decides the updates of {which}: only those of replay are eager's")
-            if self._verdict is not None and not self._passed:
-                self._verdict.keep("passed")
-        if not gains:
-            self._choose(self.replay, candidate, times)
+        if trial.trial.trusted and self._verdict is not None and not trial.passed:
+            self._verdict.keep("passed")
+        if not trial.gains:
+            self.chosen(self.replay, trial.medians, trial.trails, "on trial")
             return
         self.compiled = candidate
         if isinstance(candidate, CudaGraph):
@@ -392,19 +339,11 @@ class Engine:
         elif self._leads and self._best is self.replay:
             self._notes.append("faster than replay by what an earlier run has measured")
             self._settle(candidate)
-        elif times and all(ours * LEAD <= theirs for ours, theirs in times):
-            self._choose(candidate, candidate, times)
+        elif trial.leads:
+            self.chosen(candidate, trial.medians, True, "on trial")
         else:
             self._racing = True
-            self._exchange(Race(self, self._best, candidate, times))
-
-    def _choose(self, best: Executable, candidate: Executable, times: Sequence[tuple[float, float]]) -> None:
-        """Decide by the times of the trial."""
-        ours, theirs = zip(*times, strict=True)
-        medians = [(self.replay, statistics.median(theirs)), (candidate, statistics.median(ours))]
-        # In all pairs, since the outcome is kept for later runs.
-        clear = best is candidate or all(one >= LEAD * other for one, other in times)
-        self.chosen(best, medians, clear, "on trial")
+            self._exchange(Race(self, self._best, candidate, trial.times))
 
     def _settle(self, chosen: Executable) -> None:
         self._racing = False
@@ -428,11 +367,6 @@ def _is_one_of_several() -> bool:
     """Whether this process has a process group with others."""
     known = torch.distributed.is_available() and torch.distributed.is_initialized()
     return known and torch.distributed.get_world_size() > 1
-
-
-def _tell(times: Sequence[tuple[float, float]]) -> bool:
-    """Whether the times of a trial are enough to compare the executors."""
-    return len(times) >= _PAIRS and min(replayed for _, replayed in times) > _LONG
 
 
 def _first_line(error: BaseException) -> str:
