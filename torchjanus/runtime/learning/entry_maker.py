@@ -7,7 +7,7 @@ module does not decide when a graph is made.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torchjanus.core.access_path import Step
@@ -31,7 +31,23 @@ from torchjanus.runtime.runs.paths import Group, Paths
 from torchjanus.runtime.runs.records import EventLog
 from torchjanus.trace.events import Trace
 
-__all__ = ["EntryMaker"]
+__all__ = ["EntryMaker", "LearningState"]
+
+
+@dataclass(frozen=True, slots=True)
+class LearningState:
+    """What learning knows of one function, and the graphs made of it. ``calls``: its recursive calls; ``passes``: what
+    passes gave, if anybody wants to see that."""
+
+    event_log: EventLog
+    paths: Paths
+    routes: Routes
+    pending_graphs: PendingGraphs
+    policy: LearningPolicy
+    budget: Budget
+    marks: Marks
+    calls: RecursiveCalls
+    passes: PassLog | None
 
 
 class EntryMaker:
@@ -39,30 +55,13 @@ class EntryMaker:
     it can; ``made_first`` is called when there is a first graph."""
 
     def __init__(
-        self,
-        event_log: EventLog,
-        paths: Paths,
-        routes: Routes,
-        pending_graphs: PendingGraphs,
-        policy: LearningPolicy,
-        budget: Budget,
-        marks: Marks,
-        calls: RecursiveCalls,
-        passes: PassLog | None,
-        cut: Callable[[Sequence[Trace]], bool],
-        made_first: Callable[[], None],
+        self, state: LearningState, cut: Callable[[Sequence[Trace]], bool], made_first: Callable[[], None]
     ) -> None:
-        self.event_log = event_log
-        self.counts = event_log.counts
-        self.paths = paths
-        self.routes = routes
-        self.pending_graphs = pending_graphs
-        self.policy = policy
-        self.budget = budget
-        self.marks = marks
-        self.passes = passes
+        self.event_log, self.counts, self.paths = state.event_log, state.event_log.counts, state.paths
+        self.routes, self.pending_graphs, self.policy = state.routes, state.pending_graphs, state.policy
+        self.budget, self.marks, self.passes = state.budget, state.marks, state.passes
         self.doubled: Refusal | None = None  # why no graph has results with their backward pass to come
-        self._calls = calls
+        self._calls = state.calls
         self._cut = cut
         self._made_first = made_first
 

@@ -21,7 +21,7 @@ from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.entry_making import is_expected
 from torchjanus.runtime.entries.path_tree import BranchPoint
 from torchjanus.runtime.launch.outcomes import Violation
-from torchjanus.runtime.learning.entry_maker import EntryMaker
+from torchjanus.runtime.learning.entry_maker import EntryMaker, LearningState
 from torchjanus.runtime.learning.pending_graphs import PendingGraphs
 from torchjanus.runtime.learning.policy import LearningPolicy
 from torchjanus.runtime.learning.recursive_calls import RecursiveCalls
@@ -117,19 +117,11 @@ class Learning:
         self.deciding: set[Site] = set()  # the ``if`` statements in which tensors decided
         self.calls = RecursiveCalls(self.event_log, self.routes)
         self.recursion = self.calls.recursion
-        self.maker = EntryMaker(
-            self.event_log,
-            self.paths,
-            self.routes,
-            self.pending_graphs,
-            self.policy,
-            self.budget,
-            self.marks,
-            self.calls,
-            passes,
-            cut,
-            self._made_first,
-        )
+        state = LearningState(
+            self.event_log, self.paths, self.routes, self.pending_graphs, self.policy, self.budget, self.marks,
+            self.calls, passes,
+        )  # fmt: skip
+        self.maker = EntryMaker(state, cut, self._made_first)
         # Runs watched, calls speculated, and paths: when the first graph was made, or when graphs last made more calls
         # than were watched.
         self._since = (0, 0, 0)
