@@ -2,14 +2,16 @@
 
 A process that has imported both, and done nothing else, waits for orders and forks for each. The fork runs a file, a
 module or a text as ``__main__``, as the interpreter would: with its own arguments, folder, environment and output. What
-is read while modules are imported (``TORCHJANUS_LOGS``, ``TORCHJANUS_STANCE``) is that of the tests. Tests of what an
-interpreter shows of itself, of who calls the program, or of the import, start one.
+is read while torchjanus is imported (``TORCHJANUS_LOGS``, ``TORCHJANUS_STANCE``) is that of the tests, unless the
+process that forks has imported torch only. Tests of what an interpreter shows of itself, of who calls the program, or
+of the import of torch, start one.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import json
 import os
 import signal
@@ -30,10 +32,10 @@ LIMIT = 1800  # seconds: against programs that hang, not a bound on their speed
 
 
 @functools.cache
-def _waiting() -> subprocess.Popen[str]:
-    """The process that forks: one for each process of tests."""
+def _waiting(imported: str) -> subprocess.Popen[str]:
+    """The process that forks: one for each process of tests, and each that it has imported."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "tests.forked"]
+    command = [sys.executable, "-m", "tests.forked", imported]
     made = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -42,12 +44,17 @@ def _waiting() -> subprocess.Popen[str]:
 
 
 def python(
-    arguments: Sequence[str], folder: Path, environment: Mapping[str, str] = os.environ, together: bool = False
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str] = os.environ,
+    together: bool = False,
+    imported: str = "torchjanus",
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python *arguments`` in a folder: a file or ``-m module``, each with arguments, or ``-c text``.
 
-    ``together``: errors are written to the output (``2>&1``)."""
-    process = _waiting()
+    ``together``: errors are written to the output (``2>&1``); ``imported``: "torch" if the program is to import
+    torchjanus itself."""
+    process = _waiting(imported)
     assert process.stdin is not None and process.stdout is not None
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name, "out"), Path(name, "out" if together else "err")]
@@ -61,9 +68,10 @@ def python(
 # -- the other side ---------------------------------------------------------------------------------------------------
 
 
-def _serve() -> None:
-    import torchjanus  # noqa: F401 - what the forks need not import
-
+def _serve(imported: str) -> None:
+    # What the forks need not import.
+    for name in ("torchjanus",) if imported == "torchjanus" else ("torch", "torch._inductor.standalone_compile"):
+        importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w")  # a fork writes elsewhere
     for line in sys.stdin:
         child = os.fork()
@@ -128,4 +136,4 @@ def _run(arguments: list[str], folder: str) -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(sys.argv[1])

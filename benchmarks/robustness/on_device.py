@@ -99,7 +99,8 @@ def work(category: str, names: Sequence[str], options: argparse.Namespace) -> in
     harness.SEED = options.seed
     captures = executor == "cudagraph"
     if captures:
-        trial_calls._TRIED = trial_calls._TRIED_SIZES = 0  # what captures give is compared here, as soon as there are some
+        # What captures give is compared here, as soon as there are some.
+        trial_calls._TRIED = trial_calls._TRIED_SIZES = 0
     for name in names:
         if time.time() > until:
             break

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 
 from torchjanus.core.collector import uncollected
+
+
+@pytest.fixture(autouse=True)
+def _thawed() -> Iterator[None]:
+    """What is there is not frozen, as in a program (see ``tests.conftest``)."""
+    gc.unfreeze()
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 class Made:

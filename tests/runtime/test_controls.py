@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 import torchjanus
+from tests.forked import python
 from tests.runtime.report import programs
 from torchjanus.core import logs, settings
 
@@ -314,13 +314,8 @@ def test_a_program_that_logs_prints_only_its_own_messages() -> None:
 
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TORCHJANUS_CACHE": "", **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    given = {**os.environ, "PYTHONPATH": str(ROOT), "TORCHJANUS_CACHE": "", **environment}
+    return python(["-c", program], ROOT, given, imported="torch")
 
 
 def test_the_environment_names_the_stance_and_the_executor() -> None:

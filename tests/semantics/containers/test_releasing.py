@@ -250,7 +250,6 @@ def test_nothing_that_a_run_was_given_or_made_waits_for_the_collector(
         gc.collect()
         assert alive == [number for number, one in enumerate(known) if one() is not None]
     finally:
-        gc.unfreeze()
         gc.enable()
     assert step.statistics().watched >= 2
 
