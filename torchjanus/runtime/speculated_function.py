@@ -349,7 +349,8 @@ class Speculated(Generic[P, R]):
         self._learning.saved = graphs
 
     def wait(self) -> None:
-        """Return when no compilation is pending. The next calls try what has been compiled."""
+        """Return when no compilation is pending. The next calls try what has been compiled, and make graphs whatever
+        they cost."""
         self._part.wait()
         for region in self.regions:
             region.wait()

@@ -103,6 +103,16 @@ def test_a_step_is_eager_until_then_and_served_afterwards(monkeypatch: pytest.Mo
     assert step.statistics().speculated > 10
 
 
+def test_who_waits_gets_the_graph_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payback, "AT_ONCE", 0)
+    monkeypatch.setattr(payback, "LEARNED", 1e6)
+    step = torchjanus.speculate(watched_twice, executor="auto")
+    for number in range(20):
+        assert step(torch.full((2,), float(number))).tolist() == [2.0 * number + 1] * 2
+        step.wait()
+    assert step.statistics().speculated > 10
+
+
 def test_calls_before_the_first_watched_one_count() -> None:
     step = torchjanus.speculate(watched_twice, executor="auto")
     step.called_before(10, 2.0)

@@ -235,7 +235,8 @@ class Part:
                 budget.took(budget.clock() - begun, budget.python - python)
 
     def wait(self) -> None:
-        """Return when no compilation is pending."""
+        """Return when no compilation is pending. From now on no graph waits until it is worth its price."""
+        self.learning.payback.wanted = True
         self.calls.wait()
         for route in self._routes:
             for engine in route.engines:

@@ -63,6 +63,7 @@ class Payback:
         self._budget = budget
         self._is_full = is_full
         self._experience = experience
+        self.wanted = False  # whether the user waits for graphs, whatever they cost
         self._operations = 0  # of the latest watched call
         self._asked = False
         self._earlier: Experience | None = None
@@ -98,7 +99,7 @@ class Payback:
     def decides(self) -> bool:
         """Whether the first graph waits until it is due. Not that of a short step, or where nothing is limited."""
         budget = self._budget
-        return budget.limited and not budget.is_of_part and self._operations > AT_ONCE
+        return budget.limited and not budget.is_of_part and not self.wanted and self._operations > AT_ONCE
 
     @property
     def is_due(self) -> bool:
