@@ -92,7 +92,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         def popen(command: list[str], **options: Any) -> Any:
             return real([command[0], "-c", textwrap.dedent(source), *command[3:]], **options)
 
-        monkeypatch.setattr(server, "start", lambda: None)  # each child is a process of its own
+        monkeypatch.setattr(server, "start", lambda **given: None)  # each child is a process of its own
         monkeypatch.setattr(child_process, "fork", lambda *given: None)
         monkeypatch.setattr(child_process.subprocess, "Popen", popen)
 

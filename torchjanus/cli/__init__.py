@@ -132,8 +132,8 @@ def run_command(options: argparse.Namespace, selection: Selection | None, *, alo
     if selection is not None:
         watch_imports(selection)
     if runtime.default_executor() != "replay":
-        # It imports the rest of what it needs while the script loads its data, if there is a core for that.
-        server.start(forks=alone, imports=not DUTY.is_full())
+        # It imports what compilers need while the script loads its data, if there is a core for that.
+        server.start(forks=alone, compiles=not DUTY.is_full())
     show_status()
     begin = time.perf_counter()
     exit_code = run(code, script, arguments, module)

@@ -127,16 +127,15 @@ STOPPED = """
 import os, sys, time
 from torchjanus.execute.compiled import server
 
-server.start(forks=True, imports=False)
-assert not server._server.imported.is_set()
+server.start(forks=True, compiles=False)
+assert server.importing() is None
+server.start()
 importing = server.importing()
 importing.pause()
-server.start()
 print(server._server.process, flush=True)
 if sys.argv[1] == "killed":
     os.kill(os.getpid(), 9)
 importing.resume()
-assert importing.poll() is None or importing.done.is_set()
 assert importing.done.wait(600)
 assert importing.poll() == 0 and server.importing() is None
 """

@@ -22,7 +22,7 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["DUTY", "DutyCycle", "cores"]
+__all__ = ["DUTY", "DutyCycle", "Pausable", "cores"]
 
 SLICE = 0.04  # seconds that children get at once, at least: stopping and resuming them takes a millisecond or two
 LONGEST = 0.05  # seconds of one slice, or as long as the call before it

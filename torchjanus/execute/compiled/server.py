@@ -33,9 +33,9 @@ from typing import Any, Never
 
 __all__ = ["PRELOADED", "STOPS", "Forked", "Importing", "close", "fork", "importing", "start"]
 
-# Modules whose main() a child may run, and what these import when they are at work.
+# Modules whose main() a child may run, and what the second of them imports when it is at work.
 PRELOADED = ("torchjanus.execute.processes.lowering", "torchjanus.execute.compiled.worker")
-_LATER = (
+_COMPILERS = (
     "torch._inductor.compile_fx", "torch._inductor.codegen.cpp", "torch._inductor.codegen.cpp_wrapper_cpu",
     "torch._inductor.standalone_compile", "torch._inductor.output_code", "torch._inductor.fx_passes.joint_graph",
     "torch._inductor.fx_passes.post_grad", "torch._functorch.aot_autograd", "torch._dynamo.utils",
@@ -168,8 +168,10 @@ class _Server:
         self._lock = threading.Lock()
         self._children: dict[int, Forked] = {}
         self._orders = 0
-        self._asked = False  # whether it was asked to import
-        self.imported = threading.Event()  # or it has ended
+        self._compiles = False  # whether it was asked to import what compilers need
+        self.imported = threading.Event()  # it imports nothing now, or has ended
+        if isinstance(self._process, _Fork):
+            self.imported.set()
         self.alive = True
         self._listener = threading.Thread(target=self._listen, name="torchjanus children", daemon=True)
         self._listener.start()
@@ -180,9 +182,10 @@ class _Server:
         return self._process.pid
 
     def prepare(self) -> None:
-        """Let it import what children need."""
-        if not self._asked:
-            self._asked = True
+        """Let it import what compilers need."""
+        if not self._compiles:
+            self._compiles = True
+            self.imported.clear()
             self.send({"prepare": True})
 
     def send(self, message: dict[str, Any]) -> bool:
@@ -202,6 +205,8 @@ class _Server:
             self._orders += 1
             number = self._orders
             child = self._children[number] = Forked(self, number)
+        if module == PRELOADED[1]:
+            self.prepare()
         order = {"order": number, "module": module, "folder": folder, "environment": dict(environment)}
         if self.send({**order, "path": [part for part in sys.path if part]}):
             return child
@@ -239,16 +244,17 @@ _server: _Server | None = None
 _starting = threading.Lock()
 
 
-def start(*, forks: bool = False, imports: bool = True) -> None:
+def start(*, forks: bool = False, compiles: bool = True) -> None:
     """Start the server, if there is none and there can be one. ``forks``: as a fork, since no code of the program has
-    run in this process, and torch has computed nothing; ``imports``: it imports at once, not with the next start."""
+    run in this process, and torch has computed nothing; ``compiles``: it imports what compilers need at once, not with
+    the first order for one."""
     global _server
     if not hasattr(os, "fork") or not hasattr(os, "killpg"):
         return
     with _starting:
         if _server is None or not _server.alive:
             _server = _Server(_Fork if forks and threading.active_count() == 1 else _process_of_its_own)
-        if imports:
+        if compiles:
             _server.prepare()
 
 
@@ -301,9 +307,9 @@ class _Serving:
 
     def __init__(self, answers: int, imports: Sequence[str]) -> None:
         self._answers = answers
-        self._imports = deque(imports)  # what is left to import
+        self._imports = deque(imports)  # what compilers need and is left to import
         self._importing = False
-        self._held: list[dict[str, Any]] = []  # orders that came meanwhile: each child would import the rest itself
+        self._held: list[dict[str, Any]] = []  # for compilers, that came meanwhile: each would import the rest itself
         self._running: dict[int, tuple[int, str]] = {}  # by process: the order, and the folder
         self._text = b""
 
@@ -339,17 +345,21 @@ class _Serving:
                 importlib.import_module(self._imports.popleft())
             return
         self._importing = False
-        os.write(self._answers, f"{_IMPORTED} 0\n".encode())
+        self.say_imported()
         held, self._held = self._held, []
         for message in held:
             self._take(message)
 
+    def say_imported(self) -> None:
+        """Tell the owner that nothing is imported now."""
+        os.write(self._answers, f"{_IMPORTED} 0\n".encode())
+
     def _take(self, message: dict[str, Any]) -> None:
-        if "prepare" in message or (not self._importing and self._imports):
-            self._importing = True
         if "prepare" in message:
+            self._importing = True
             return
-        if self._importing:
+        held = {one["order"] for one in self._held if "order" in one}
+        if self._importing and (message.get("module") == PRELOADED[1] or message.get("child") in held):
             self._held.append(message)
             return
         if "signal" in message:
@@ -425,7 +435,7 @@ def _serve(orders: int, answers: int) -> Never:
         os.environ.update(_ENVIRONMENT)
         if (config := sys.modules.get("torch._inductor.config")) is not None:  # it has read the environment
             config.compile_threads = 1  # type: ignore[attr-defined]
-        _Serving(answers, (*PRELOADED, *_LATER)).run()
+        _Serving(answers, (PRELOADED[1], *_COMPILERS)).run()
         code = 0
     finally:
         os._exit(code)
@@ -441,7 +451,9 @@ def main() -> None:
     vars(importlib.import_module("torchjanus.execute.compiled.server"))["niceness"] = NICENESS  # not of __main__
     importlib.import_module(PRELOADED[0])
     if threading.active_count() == 1:  # else a fork would lack the other threads
-        _Serving(answers, (*PRELOADED[1:], *_LATER)).run()
+        serving = _Serving(answers, (PRELOADED[1], *_COMPILERS))
+        serving.say_imported()
+        serving.run()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from torchjanus.execute.compiled import server
 from torchjanus.execute.compiled.child import Child
-from torchjanus.execute.compiled.duty_cycle import DUTY
+from torchjanus.execute.compiled.duty_cycle import DUTY, Pausable
 
 __all__ = ["MOST_SECONDS", "Pending", "Ticket", "busy", "prepare", "submit"]
 
@@ -99,8 +99,8 @@ class Ticket:
                 self._in_progress = True
                 self._pending = self._start()
             child = self._pending.child
-            if child is not None and (stoppable := child.stoppable) is not None:
-                DUTY.add(stoppable, self._share)
+            _share_with(None if child is None else child.stoppable, self._share)
+            _share_with(server.importing(), self._share)
             self.candidate = _result(self._pending)
         except subprocess.TimeoutExpired:
             self.failure = TimeoutError(f"it took longer than {MOST_SECONDS:.0f} s")
@@ -201,10 +201,16 @@ for _one in (_queue, _short):
 
 
 def prepare() -> None:
-    """Let the server of children import what they need."""
-    server.start()
-    if (importing := server.importing()) is not None:
-        DUTY.add(importing, LOWERING_SHARE)
+    """Let the server of children import what they need; with a thread on each core, what compilers need only once
+    something is compiled."""
+    server.start(compiles=not DUTY.is_full())
+    _share_with(server.importing(), LOWERING_SHARE)
+
+
+def _share_with(child: Pausable | None, share: float) -> None:
+    """Give a child a share of the program's time, if it can be stopped."""
+    if child is not None:
+        DUTY.add(child, share)
 
 
 def submit(start: Callable[[], Pending], *, short: bool = False) -> Ticket:
