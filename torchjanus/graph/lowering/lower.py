@@ -181,14 +181,15 @@ def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:
     try:
         one = trace(program, first, held)
         one.symbolic.check()
-        other = trace(program, second, held) if free else one
+        other = trace(program, second, held, one) if free else one
     except TraceFailed as failure:
         raise _blame(program, held, first, failure) from failure
-    differences = number_slots.thread(one.graph, other.graph, first, second, sizes)
+    compared = other.twin or other.graph
+    differences = number_slots.thread(one.graph, compared, first, second, sizes)
     if differences:
         # The first trace of a kernel may differ from later ones: cached fake results never share an object.
         one = trace(program, first, held)
-        differences = number_slots.thread(one.graph, other.graph, first, second, sizes)
+        differences = number_slots.thread(one.graph, compared, first, second, sizes)
     if differences or _shape_of(one) != _shape_of(other):
         raise Pin(_culprits(program, held, first, second, one))
     return one

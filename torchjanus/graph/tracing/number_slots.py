@@ -19,6 +19,7 @@ from torchjanus.graph.aten.symbolic_sizes import geometry, key
 from torchjanus.graph.ir.lowered import Pin
 from torchjanus.graph.ir.program import SlotKind
 from torchjanus.graph.operators.loop_op import is_loop, is_until
+from torchjanus.graph.tracing.renumbered import Renumbered
 from torchjanus.ops.aten import DATA_ARGUMENTS, operator_of
 
 __all__ = ["Difference", "numbers_for", "thread"]
@@ -86,7 +87,7 @@ class Difference:
 
 def thread(
     one: torch.fx.GraphModule,
-    other: torch.fx.GraphModule,
+    other: torch.fx.GraphModule | Renumbered,
     first: Sequence[float | int],
     second: Sequence[float | int],
     sizes: Sequence[int] = (),
@@ -125,7 +126,7 @@ class _Finder:
         node: torch.fx.Node,
         twin: torch.fx.Node,
         one: torch.fx.GraphModule,
-        other: torch.fx.GraphModule,
+        other: torch.fx.GraphModule | Renumbered,
     ) -> None:
         """Record the differences between two corresponding nodes."""
         if node.op == "get_attr":

@@ -32,6 +32,7 @@ from torchjanus.graph.tracing.autograd_probe import grad_states
 from torchjanus.graph.tracing.early_release import SET_GRAD, thrown_early
 from torchjanus.graph.tracing.node_tracing import NodeTracer, not_strided
 from torchjanus.graph.tracing.pull import pull
+from torchjanus.graph.tracing.renumbered import Renumbered, TracedNumbers, renumbered
 from torchjanus.graph.tracing.saved_tensors import SavedTensors, drop_forward, saves_of
 from torchjanus.graph.tracing.snapshots import Snapshots
 from torchjanus.graph.tracing.user_code_calls import UserCodeReplay
@@ -62,6 +63,8 @@ class Traced:
     uncounted: frozenset[int]  # the inputs whose version does not increase
     saves: Saves | None
     uses: tuple[int, ...]
+    before: TracedNumbers  # what it was before it was made functional
+    twin: Renumbered | None = None  # in place of ``graph``, which is the other trace's: see ``trace``
 
     @property
     def results(self) -> tuple[Any, ...]:
@@ -69,10 +72,13 @@ class Traced:
         return self.outputs, self.leaves, self.mutated, self.restored, self.replaced
 
 
-def trace(program: Program, numbers: Sequence[float | int], held: Container[int] = ()) -> Traced:
+def trace(
+    program: Program, numbers: Sequence[float | int], held: Container[int] = (), other: Traced | None = None
+) -> Traced:
     """Trace ``program`` with these numbers in its slots; slots in ``held`` are constants. No real tensor is touched.
 
-    Raises Pin where a slot selects an element by a view that has to stay a view."""
+    ``other``: a trace with other numbers, of which the functional graph is derived where that is possible. Raises Pin
+    where a slot selects an element by a view that has to stay a view."""
     symbolic = Symbolic(program.dimensions)
     run = _Run(program, numbers, symbolic, held)
     given = [k for k, one in enumerate(program.dimensions) if one.slot is not None or one.made]
@@ -87,7 +93,14 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         if program.nodes:
             # No gradients and no autocast from here on, but the default dtype still decides promotions.
             ambient.switch(Modes(grad=False, default_dtype=program.nodes[0].modes.default_dtype))
-        graph, mutated, restored = _functionalise(first, program, symbolic, counts)
+        before = TracedNumbers.of(first)
+        # Where sizes vary, what functionalisation computes of them may depend on numbers.
+        alike = other if not program.dimensions else None
+        twin = None if alike is None else renumbered(alike.graph, alike.before, before)
+        if alike is not None and twin is not None:
+            graph, mutated, restored = alike.graph, alike.mutated, alike.restored
+        else:
+            graph, mutated, restored = _functionalise(first, program, symbolic, counts)
     places = zip(given, graph.graph.nodes, strict=False)
     data_sizes.fold(graph, [node for k, node in places if program.dimensions[k].made])
     measured = run.snapshots.measured
@@ -108,6 +121,8 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         run.uncounted,
         run.saves,
         run.uses,
+        before,
+        twin,
     )
 
 
