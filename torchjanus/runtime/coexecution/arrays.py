@@ -18,8 +18,8 @@ __all__ = ["SharedArrays", "Shown", "memory_of", "shares", "storage_of"]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How a tensor lies whose memory an array shows. ``owner``: the number of the tensor from outside whose memory it
-    is, or -1."""
+    """The layout of a tensor whose memory an array shares. ``owner``: the number of the tensor from outside that owns
+    the memory, or -1."""
 
     owner: int
     dtype: torch.dtype
@@ -29,11 +29,11 @@ class Shown:
 
     @classmethod
     def of(cls, tensor: torch.Tensor, owner: int) -> Shown:
-        """Return how a tensor lies."""
+        """Return the layout of a tensor."""
         return cls(owner, tensor.dtype, int(tensor.storage_offset()), tuple(tensor.size()), tensor.stride())
 
     def within(self, owner: torch.Tensor) -> torch.Tensor:
-        """Return a tensor that lies so in the storage of ``owner``."""
+        """Return a tensor with this layout in the storage of ``owner``."""
         with torch.no_grad(), torch._C.DisableTorchFunction():
             made = torch.empty(0, dtype=self.dtype)
             return made.set_(owner.untyped_storage(), self.offset, self.size, self.stride)
@@ -41,8 +41,8 @@ class Shown:
 
 @dataclass(slots=True)
 class _Array:
-    """``then``: its bytes when it was looked at last; ``number``: of the tensor that it was made of; ``memory``: a
-    tensor that has the array's memory; ``other``: one with the memory of tensors that autograd may have saved."""
+    """``then``: its bytes at the last comparison; ``number``: that of the tensor whose ``numpy()`` it is; ``memory``: a
+    tensor that shares its memory; ``other``: one that shares the memory of tensors that autograd may have saved."""
 
     array: np.ndarray[Any, Any]
     then: bytes
@@ -66,7 +66,7 @@ class SharedArrays:
         self.all: list[_Array] = []
 
     def add(self, array: np.ndarray[Any, Any], number: int, memory: torch.Tensor) -> None:
-        """Look after an array that shares memory with ``memory``."""
+        """Watch an array that shares memory with the tensor ``memory``, which has this number."""
         self.all.append(_Array(array, array.tobytes(), number, memory))
 
     def written(self) -> bool:
@@ -95,7 +95,7 @@ class SharedArrays:
             made = values[one.number]
             if not one.is_alive or shares(made, one.memory):
                 continue
-            if _lies(made) != _lies(one.memory):
+            if _layout(made) != _layout(one.memory):
                 return False
             same = [value for value in values if isinstance(value, torch.Tensor) and shares(value, made)]
             one.other = Shown.of(made, -1).within(made)
@@ -116,11 +116,11 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def memory_of(array: np.ndarray[Any, Any], tensor: torch.Tensor) -> bool:
-    """Whether the array has the tensor's memory. A converted one is a copy."""
+    """Whether the array shares the tensor's memory. One of another dtype is a copy."""
     begin = tensor.untyped_storage().data_ptr()
     end = begin + tensor.untyped_storage().nbytes()
     return array.nbytes > 0 and begin <= array.__array_interface__["data"][0] < end
 
 
-def _lies(tensor: torch.Tensor) -> Any:
+def _layout(tensor: torch.Tensor) -> Any:
     return tensor.untyped_storage().nbytes(), tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype

@@ -59,7 +59,7 @@ class Provenance(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a tensor is, besides its contents. A path holds it constant."""
+    """A tensor's metadata: all but its contents. It is constant on a path."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -70,7 +70,7 @@ class Meta:
 
 
 def meta_of(tensor: torch.Tensor) -> Meta:
-    """Return what the tensor is."""
+    """Return the tensor's metadata."""
     return Meta(
         tuple(tensor.size()), tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad, tensor.is_leaf
     )
@@ -79,8 +79,8 @@ def meta_of(tensor: torch.Tensor) -> Meta:
 @dataclass(frozen=True, slots=True)
 class Event:
     """One call. ``args``, ``kwargs`` and ``result`` are trees in which tensors are Refs, by number. ``outs``: the
-    tensors of the result; ``made``: what those of them are that were new; ``lying``: how they lie. ``shown``: of a
-    FETCH whose result shares memory with the tensor, how that lies. ``draws``: it moved a random generator."""
+    tensors of the result; ``made``: the metadata of the new ones among them; ``lying``: their layouts. ``shown``: for a
+    FETCH whose result shares memory with the tensor, the layout of that. ``draws``: it advanced a random generator."""
 
     kind: Kind
     func: Callable[..., Any]
@@ -195,7 +195,7 @@ _CONSTANTS = (
 
 
 def exact(value: Any) -> Any:
-    """Return what two constants have in common exactly if they are the same, bit by bit."""
+    """Return a hashable form of a constant, equal for two exactly if they have the same type and bits."""
     return (type(value), repr(value)) if type(value) in (float, complex) else (type(value), value)
 
 

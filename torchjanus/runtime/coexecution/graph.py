@@ -29,7 +29,7 @@ from torchjanus.runtime.coexecution.events import Kind, Meta, Provenance
 from torchjanus.runtime.coexecution.matching import Matcher, matchers
 from torchjanus.runtime.coexecution.path import Path, Plan
 from torchjanus.runtime.coexecution.placeholders import fill
-from torchjanus.runtime.coexecution.unseen import is_exposed
+from torchjanus.runtime.coexecution.unrecorded_code import is_exposed
 from torchjanus.runtime.launch.results import Results
 
 __all__ = ["Served"]

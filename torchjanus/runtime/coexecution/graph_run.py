@@ -1,5 +1,6 @@
-"""One run of a path's graph, stage by stage, beside a skeleton, with the generators from which nobody else may draw
-meanwhile. Knows neither placeholders nor paths' rules.
+"""Runs a path's graph once, stage by stage, beside a skeleton. Nobody else may draw from its generators meanwhile.
+
+Knows neither placeholders nor what makes a path.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _generators() -> list[torch.Generator]:
 
 
 class GraphRun:
-    """Computes nothing before it is advanced."""
+    """One run. Nothing is computed before ``advance``."""
 
     def __init__(self, served: Served) -> None:
         self.seconds = 0.0
@@ -69,10 +70,10 @@ class GraphRun:
         return self._served.draws and generator_state() != self._drawn
 
     def drawn(self) -> None:
-        """Take the generators as they are now as the path's."""
+        """Record the states of the generators: the graph, or the skeleton for it, has drawn."""
         if self._served.draws:
             self._drawn = generator_state()
 
     def abandon(self) -> None:
-        """Drop it: nothing has changed."""
+        """Drop the run. It has written nothing."""
         self._run.abandon()

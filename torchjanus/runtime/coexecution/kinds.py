@@ -1,5 +1,5 @@
-"""What each of torch's functions is to co-execution, by name. Closed: what is not known to be a pure function of its
-arguments, a query, a fetch or a factory makes the call one that is not co-executed.
+"""Classifies torch's functions for co-execution, by name. Closed by default: a step is not co-executed if it calls one
+that is not known to be a pure function of its arguments, a query, a fetch or a factory.
 
 Knows nothing of paths.
 """

@@ -1,8 +1,8 @@
 """Placeholders: what a skeleton's calls of torch return in place of computed tensors.
 
-A placeholder says what it is (size, dtype ...) and holds nothing. Whoever reaches it otherwise than through the mode of
-its run (another thread, native code) makes the run give up: then it is an ordinary tensor, as it is once the graph's
-result has been put into it.
+A placeholder has a tensor's metadata (size, dtype, ...) and no contents. Where it is used outside of the mode of its
+run (by another thread, by native code), the run diverges, and the placeholder becomes an ordinary tensor. It becomes
+one, too, when the graph's result is put into it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _owners: list[Owner] = []
 
 
 def register(owner: Owner) -> None:
-    """Let the run be asked about placeholders that somebody touches."""
+    """Ask the run, from now on, about placeholders that are used outside of its mode."""
     _owners.append(owner)
 
 
 def unregister(owner: Owner) -> None:
-    """End that."""
+    """Do not ask the run any more."""
     _owners.remove(owner)
 
 
@@ -67,14 +67,14 @@ class Placeholder(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if torch.is_grad_enabled() and any(_given(leaf) for leaf in pytree.tree_leaves((args, kwargs))):
+        if torch.is_grad_enabled() and any(_needs_gradient(leaf) for leaf in pytree.tree_leaves((args, kwargs))):
             # Autograd has recorded the placeholder already: the gradient would be lost.
             raise InternalFault(f"native code computes gradients ({func}) with a tensor of a co-executed step")
         _resolve((args, kwargs))
         return func(*args, **(kwargs or {}))
 
 
-def _given(leaf: Any) -> bool:
+def _needs_gradient(leaf: Any) -> bool:
     return type(leaf) is Placeholder and leaf.requires_grad
 
 
@@ -89,7 +89,7 @@ def _resolve(tree: Any) -> None:
 
 
 def placeholder(meta: Meta) -> torch.Tensor:
-    """Return a new placeholder for a tensor like this."""
+    """Return a new placeholder with this metadata."""
     return torch.Tensor._make_wrapper_subclass(
         Placeholder,
         meta.size,

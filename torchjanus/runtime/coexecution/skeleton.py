@@ -27,10 +27,10 @@ from torchjanus.runtime.coexecution.graph import Served
 from torchjanus.runtime.coexecution.graph_run import GraphRun, restored, saved
 from torchjanus.runtime.coexecution.matching import MISS
 from torchjanus.runtime.coexecution.observer import Observer
+from torchjanus.runtime.coexecution.path_switching import begins_alike, cuts_before, events_of, make_missing, moved_to
 from torchjanus.runtime.coexecution.placeholders import placeholder, register, unregister
+from torchjanus.runtime.coexecution.prefix_replay import replay, tensors_in
 from torchjanus.runtime.coexecution.recorder import Recorder, copied, same_bits
-from torchjanus.runtime.coexecution.replayed import replay, tensors_in
-from torchjanus.runtime.coexecution.turning import begins_alike, made_events, make_missing, passed, taken_over
 from torchjanus.semantics.torch.torch_state import generator_state
 
 __all__ = ["Run"]
@@ -163,7 +163,7 @@ class Run(TorchFunctionMode):
         for other in self._others:
             if len(other.matchers) > k and begins_alike(self.served, other, k):
                 before = self.served, self.values, self.numbers
-                if self._turn_to(other, k):
+                if self._switch_to(other, k):
                     result = other.matchers[k](self, func, args, kwargs)
                     if self.recorder is not None:
                         return result
@@ -173,12 +173,12 @@ class Run(TorchFunctionMode):
                 self.served, self.values, self.numbers = before
         return MISS
 
-    def _turn_to(self, other: Served, k: int) -> bool:
-        """Go on as a call of the other path, of which the same events have matched. Returns whether all that it takes
-        from outside is as it wants it."""
+    def _switch_to(self, other: Served, k: int) -> bool:
+        """Go on as a call of the other path, which begins with the same events. Returns whether that path accepts what
+        the call has taken from outside."""
         if other.exposed and self._observer is None:
             return False
-        found = taken_over(self.served, other, k, self.values, self.numbers, self._private)
+        found = moved_to(self.served, other, k, self.values, self.numbers, self._private)
         if found is None:
             return False
         make_missing(other, k, found[0])
@@ -190,7 +190,7 @@ class Run(TorchFunctionMode):
         self.graph = GraphRun(other)
         self.graph.seconds = seconds
         try:
-            if before := passed(other, k):  # what earlier fetches gave is known to be the same
+            if before := cuts_before(other, k):  # what earlier fetches gave is known to be the same
                 self._advance(before - 1)
         except Exception as error:
             self.fault = error
@@ -319,7 +319,7 @@ class Run(TorchFunctionMode):
         recorder.keep((n, self.values[n]) for n in range(count) if n in served.externals)
         if served.draws:
             restored(self.states)
-        events = made_events(served, k, self.numbers)
+        events = events_of(served, k, self.numbers)
         try:
             replay(events, self.values, self._private)
         except BaseException:

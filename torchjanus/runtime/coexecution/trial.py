@@ -1,6 +1,6 @@
-"""The trial of a path's graph: run on copies of what a recorded call took, it has to give the same bits.
+"""The trial of a path's graph: run on copies of a recorded call's inputs, it has to give the same bits as the call.
 
-What torch's calls do not show (a hook, native code that changes a tensor) shows here.
+It detects what torch's calls do not show: a hook, or native code that changes a tensor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Keeps torch from working otherwise because a call is co-executed.
+"""Hides the mode of co-execution from torch's own Python code, so that torch takes the ways that it takes in eager.
 
-Where its own Python asks whether calls of torch are overridden (the fast paths of attention and transformers do), the
-mode of co-execution does not count.
+That code asks whether calls of torch are overridden (the fast paths of attention and transformers do): the mode of
+co-execution does not count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Code of the program that no recorded call has run, and that may do what torch's calls do not show: ask for the exact
-class of an object, or for the state of the generator.
+"""Finds code of the program that no recorded call has run, and that may do what torch's calls do not show: ask for the
+exact class of an object, or for the state of the generator.
 
-Where a program has such code, its served calls are watched. Knows neither paths nor graphs.
+Where a program has such code, served calls are observed while they run. Knows neither paths nor graphs.
 """
 
 from __future__ import annotations

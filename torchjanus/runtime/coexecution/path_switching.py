@@ -1,6 +1,6 @@
-"""Other paths that a co-executed call may take: those that begin with the events that have matched so far.
+"""Switches a co-executed call to another path: one that begins with the events that have matched so far.
 
-Knows not how a graph runs.
+Does not know how a graph runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torchjanus.runtime.coexecution.events import Event, Kind, Provenance
 from torchjanus.runtime.coexecution.graph import Served
 from torchjanus.runtime.coexecution.placeholders import placeholder
 
-__all__ = ["begins_alike", "made_events", "make_missing", "passed", "taken_over"]
+__all__ = ["begins_alike", "cuts_before", "events_of", "make_missing", "moved_to"]
 
 
 def begins_alike(mine: Served, other: Served, k: int) -> bool:
@@ -31,11 +31,11 @@ def begins_alike(mine: Served, other: Served, k: int) -> bool:
     )
 
 
-def taken_over(
+def moved_to(
     mine: Served, other: Served, k: int, values: Sequence[Any], numbers: Sequence[Any], private: Container[int]
 ) -> tuple[list[Any], list[Any]] | None:
-    """Return the tensors and numbers with which a call of which ``k`` events have matched goes on as one of the other
-    path; None if not all that it takes from outside is as that path wants it."""
+    """Return the tensors and numbers of a call, of which ``k`` events have matched, in the other path's order; None if
+    that path does not accept what the call has taken from outside. ``private``: the numbers of copied inputs."""
     theirs = other.begin()
     if theirs is None:
         return None
@@ -61,13 +61,13 @@ def taken_over(
     return (theirs, slots) if other.separate(theirs) else None
 
 
-def passed(other: Served, k: int) -> int:
-    """Return how many fetches of a path come before event ``k``."""
+def cuts_before(other: Served, k: int) -> int:
+    """Return how many cuts of a path's graph come before event ``k``."""
     return sum(event in other.plan.cuts for event in range(k))
 
 
-def made_events(served: Served, k: int, numbers: Sequence[Any]) -> list[Event]:
-    """Return the first ``k`` events with the numbers of this call."""
+def events_of(served: Served, k: int, numbers: Sequence[Any]) -> list[Event]:
+    """Return the first ``k`` events of a call. ``numbers``: those of its slots."""
     rows = islice(_numbers(served, numbers), k)
     return [
         event.with_numbers(row) if event.kind is Kind.OPERATOR else event
@@ -83,7 +83,7 @@ def _numbers(served: Served, numbers: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def make_missing(served: Served, k: int, values: list[Any]) -> None:
-    """Make placeholders for what events before ``k`` gave and composite events among them have not made."""
+    """Make placeholders for results of the events before ``k`` that have none, since a composite event made them."""
     for event in served.events[:k]:
         for n, meta in event.made.items():
             if values[n] is None:

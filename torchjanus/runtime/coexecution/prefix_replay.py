@@ -1,5 +1,5 @@
-"""Puts a co-executed call back to Python: what has matched so far is really made, by autograd, and its results become
-the placeholders that Python holds.
+"""Replays the matched prefix of a co-executed call that diverges: torch makes these calls for real, recorded by
+autograd, and the placeholders that Python holds become their results.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = ["replay", "tensors_in"]
 
 
 def replay(events: Iterable[Event], values: MutableSequence[Any], private: MutableMapping[int, torch.Tensor]) -> None:
-    """Make matched events for real. ``values``: the tensors by number; ``private``: what inputs that share memory with
-    arrays held when they were met, which is not what they hold now."""
+    """Make the calls of matched events. ``values``: the tensors by number; ``private``: the earlier contents of inputs
+    that share memory with arrays, as they were when the call met them."""
     now = {n: copied(values[n]) for n in private}
     try:
         with without_function_modes(), Ambient() as ambient:
