@@ -491,3 +491,90 @@ def gradients_of_packed_layers():
         reported.append([(p.grad._is_view(), p.grad._base is None) for p in layer.parameters()])
 
     return Program(step, [(torch.randn(2, 4, 6),) for _ in range(CALLS)], state=(reported, layer), between=between)
+
+
+# -- with the backward pass to come ----------------------------------------------------------------------------------
+
+
+def live(view, then, width=3):
+    """The step returns views of what a model gives; the caller looks at them, and ``then`` makes a backward pass."""
+    model, reported = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, width)), []
+
+    def between(result):
+        parts = result if isinstance(result, tuple) else (result,)
+        reported.append([(*row[:4], tuple(part.shape)) for row, part in zip(about(*parts), parts, strict=True)])
+        model.zero_grad()
+        reported.append(then(*parts))
+
+    return Program(lambda x: view(model(x)), inputs(), between=between, state=(reported, model))
+
+
+def squared(*parts):
+    sum(part.square().mean() for part in parts).backward()
+
+
+def summed(*parts):
+    sum(part.sum() for part in parts).backward()
+
+
+def changed(first, *rest):
+    first.mul_(2)
+    squared(first, *rest)
+
+
+def watched_by_hooks(first, *rest):
+    seen = []
+    first.register_hook(lambda gradient: seen.append(gradient.clone()))
+    first.retain_grad()
+    squared(first, *rest)
+    return seen, first.grad
+
+
+@program()
+def live_column():
+    return live(lambda h: h[:, 0], summed)
+
+
+@program()
+def live_squeezed():
+    return live(lambda h: h.squeeze(-1), squared, width=1)
+
+
+@program()
+def live_transposed_and_cut():
+    return live(lambda h: h.t()[1:].unsqueeze(0), squared)
+
+
+@program()
+def live_and_changed():
+    return live(lambda h: h[:, 0], changed)
+
+
+@program()
+def live_beside_its_base():
+    return live(lambda h: (h[:, 0], h), changed)
+
+
+@program()
+def live_several():
+    return live(lambda h: (h[:, 0], h[:, 1:], h.t(), h.unfold(0, 2, 1)), squared)
+
+
+@program()
+def live_with_hooks():
+    return live(lambda h: (h[:, 0], h), watched_by_hooks)
+
+
+@program()
+def live_beside_what_is_computed_from_the_base():
+    return live(lambda h: (h[:, 0], h.square().mean()), watched_by_hooks)
+
+
+@program()
+def live_beside_what_is_detached():
+    return live(lambda h: (h, h.detach()[0], h[0]), squared)
+
+
+@program(refused="several views that one operation gives")
+def live_chunks():
+    return live(lambda h: h.chunk(3, 1), squared)

@@ -7,7 +7,7 @@ neither executors nor how results are handed to autograd.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from torchjanus.graph.ir.program import Backward, Input, Program, Ref
 from torchjanus.graph.lowering.lower import lower, lower_rolled
 from torchjanus.graph.tracing.node_tracing import is_own
 from torchjanus.graph.tracing.recompute import require_same_saves
-from torchjanus.graph.tracing.saved_tensors import undifferentiable
+from torchjanus.graph.tracing.saved_tensors import Bases, undifferentiable
 from torchjanus.trace.blanks import blank
 from torchjanus.trace.user_code import MARKS
 
@@ -64,7 +64,11 @@ def _require_plain(program: Program, lowered: Lowered) -> None:
 
 def _with_backward(program: Program) -> Lowered:
     forward = replace(program, saves=True)
-    lowered = lower(forward)
+    try:
+        lowered = lower(forward)
+    except Bases as found:
+        forward = _with_bases(forward, found.numbers)
+        lowered = lower(forward)
     assert lowered.saves is not None
     try:
         inner = require_same_saves(lowered, _values(lowered, lowered.saves.saved))
@@ -79,8 +83,23 @@ def _with_backward(program: Program) -> Lowered:
         backward = backward_of(lowered, range(len(tangents)), tangents)
         if backward.pinned.keys() <= lowered.pinned.keys():
             saves = replace(lowered.saves, inner=inner)
-            return replace(lowered, program=program, saves=saves, pullback=Pullback(saves, backward))
+            return replace(
+                lowered, program=replace(forward, saves=False), saves=saves, pullback=Pullback(saves, backward)
+            )
         lowered = lower(forward, backward.pinned)
+
+
+def _with_bases(program: Program, numbers: Mapping[int, int]) -> Program:
+    """Return the program with the tensors of these ``numbers`` as results in the place of their views, by place."""
+    made = dict.fromkeys(numbers.values())
+    places = {number: len(program.outputs) + k for k, number in enumerate(made)}
+    escaping = (places[numbers[place]] if place in numbers else place for place in program.escaping)
+    return replace(
+        program,
+        outputs=(*program.outputs, *map(Ref, made)),
+        output_after=(*program.output_after, *(len(program.nodes) for _ in made)),
+        escaping=tuple(dict.fromkeys(escaping)),
+    )
 
 
 def backward_of(lowered: Lowered, given: Sequence[int], tangents: Sequence[torch.Tensor]) -> Lowered:

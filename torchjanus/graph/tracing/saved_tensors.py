@@ -15,20 +15,28 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
-from torchjanus.core.errors import Refused, refused
+from torchjanus.core.errors import JanusError, Refused, refused
 from torchjanus.graph.ir.lowered import FromInput, GradState, NoGradient, Saves, Source, ViewOf
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.ir.tensor_versions import memory_of
 from torchjanus.graph.tracing.pull import nodes_of, pull
 from torchjanus.ops.aten import operator_of
 
-__all__ = ["SavedTensors", "drop_forward", "saves_of", "undifferentiable"]
+__all__ = ["Bases", "SavedTensors", "drop_forward", "saves_of", "undifferentiable"]
 
 
 def undifferentiable(what: str, why: str, remedy: str = "") -> Refused:
     """Return the refusal of results whose backward pass is still to come."""
     what = f"a tensor leaves the step with its backward pass still to come, and {what}"
     return refused("backward-missing", what, why, remedy or "Call backward() inside the step, or return loss.detach().")
+
+
+class Bases(JanusError):
+    """Results are views: the backward pass is that of the tensors that they are views of, by place and number."""
+
+    def __init__(self, numbers: Mapping[int, int]) -> None:
+        super().__init__("results are views of others")
+        self.numbers = dict(numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,8 @@ class SavedTensors:
         for place in self._program.escaping:
             if states[place] is GradState.LIVE:
                 places.setdefault(id(outputs[place]), place)
+        if bases := self._bases(places.values(), inputs, outputs):
+            raise Bases(bases)
         results = [outputs[place] for place in places.values()]
         wanted = [place for place, entry in enumerate(self._program.inputs) if entry.requires_grad]
         _require_apart(results, inputs)
@@ -108,6 +118,33 @@ class SavedTensors:
         order = tuple(sorted(range(len(made)), key=lambda place: made[place]._sequence_nr()))
         return Needed(tuple(places.values()), saved, tuple(wanted[place] for place, _ in uses), names, inner, order)
 
+    def _bases(
+        self, places: Collection[int], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> dict[int, int]:
+        """Return the numbers of the tensors of the program that results (by place) are views of to autograd."""
+        taken = {memory_of(tensor) for tensor in inputs}
+        numbers = {id(tensor): number for number, tensor in self._values.items()}
+        found = {}
+        for place in places:
+            base = outputs[place]._base if outputs[place]._is_view() else None
+            if base is None or id(base) not in numbers or memory_of(base) in taken or base.is_leaf:
+                continue
+            _require_one_view(outputs[place])
+            node = torch.autograd.graph.get_gradient_edge(outputs[place]).node
+            # A view of what the graph returns is no part of the backward pass of others that are computed from it.
+            if not any(node in nodes_of([outputs[other]]) for other in places if other != place):
+                found[place] = numbers[id(base)]
+        return found
+
+
+def _require_one_view(result: torch.Tensor) -> None:
+    if result._is_view() and torch._C._autograd._get_creation_meta(result).name != "DEFAULT":
+        raise undifferentiable(
+            "it is one of several views that one operation gives",
+            "eager does not let them be changed in place.",
+            "Return a clone of it.",
+        )
+
 
 def _require_apart(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
     """Raise Refused where a result is a view of an input or shares memory with another one."""
@@ -120,12 +157,7 @@ def _require_apart(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tenso
                 "Return a clone of it.",
             )
         taken.add(memory_of(result))
-        if result._is_view() and torch._C._autograd._get_creation_meta(result).name != "DEFAULT":
-            raise undifferentiable(
-                "it is one of several views that one operation gives",
-                "eager does not let them be changed in place.",
-                "Return a clone of it.",
-            )
+        _require_one_view(result)
 
 
 def _require_one_pass(results: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> None:

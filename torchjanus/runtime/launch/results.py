@@ -168,23 +168,35 @@ class Results:
 
     def _made(self, result: Result) -> str:
         """Make a new tensor object for a result."""
-        name = self.source.fresh("t")
         source = result.source
+        if result.base is not None and isinstance(source, ViewOf) and not result.inference:
+            return self._view_of(result, self.dressed(result.base))
+        name = self.source.fresh("t")
         if not isinstance(source, ViewOf) or result.inference:
             self.source.line(f"{name} = {self._dress(self.raw(result), result)}")
             return name
+        below, place = self._placed(source)
+        part = f"{below}.as_strided({place}){source.bits}.{'data' if result.apart else 'detach()'}"
+        self.source.line(f"{name} = {self._dress(part, result)}")
+        return name
+
+    def _view_of(self, result: Result, base: str) -> str:
+        """Return a new name of the view of a base that a result is to autograd."""
+        source = result.source
+        assert isinstance(source, ViewOf)
+        name = self.source.fresh("t")
+        below, place = self._placed(source)
+        differentiable = result.state in (GradState.FREED, GradState.LIVE)  # what is made without gradients is a leaf
+        bits = f"{source.conjugated}, {source.negated}, {below}.dtype"
+        view = self.source.constant(_view)
+        self.source.line(f"{name} = {view}({base}, {place}, {result.creation!r}, {differentiable}, {bits})")
+        return name
+
+    def _placed(self, source: ViewOf) -> tuple[str, str]:
+        """Return the name of what lies below a view, and the text of the view's size, strides and offset there."""
         below = self._as_dtype(self.raw(Result(source.base)), source)
         shape, step = (f"({''.join(f'{self.source.number(n)}, ' for n in p)})" for p in (source.size, source.stride))
-        place = f"{shape}, {step}, {below}.storage_offset() + {self.source.number(source.offset)}"
-        if result.base is not None:
-            view, base = self.source.constant(_view), self.dressed(result.base)
-            differentiable = result.state is GradState.FREED  # what is made without gradients is a leaf
-            bits = f"{source.conjugated}, {source.negated}, {below}.dtype"
-            self.source.line(f"{name} = {view}({base}, {place}, {result.creation!r}, {differentiable}, {bits})")
-        else:
-            part = f"{below}.as_strided({place}){source.bits}.{'data' if result.apart else 'detach()'}"
-            self.source.line(f"{name} = {self._dress(part, result)}")
-        return name
+        return below, f"{shape}, {step}, {below}.storage_offset() + {self.source.number(source.offset)}"
 
     def _as_dtype(self, below: str, view: ViewOf) -> str:
         """Return the name of a base with the dtype of its view."""
@@ -213,10 +225,20 @@ class Results:
         places = (k for k, place in enumerate(self.differentiable.saves.results) if outputs[place] == result)
         return f"{self._differentiable_results}[{next(places)}]"
 
+    def _is_of_live(self, result: Result) -> bool:
+        """Whether it is a view of a result of the graph whose backward pass is to come."""
+        assert self.differentiable is not None
+        results = [self.lowered.outputs[place] for place in self.differentiable.saves.results]
+        return result not in results and result.base in results
+
     def tensor(self, number: int) -> str:
         result = self.lowered.outputs[self.plan.outputs["tensor", number]]
         if result.state is GradState.LIVE:
-            return self._live(result)
+            known = self._aliases.get(number)
+            if known is None and self._is_of_live(result):
+                assert result.base is not None
+                known = self._aliases[number] = self._view_of(result, self._live(result.base))
+            return known or self._live(result)
         name = self.dressed(result)
         if isinstance(result.source, NoGradient) or self._owner.setdefault(name, number) == number:
             return name
