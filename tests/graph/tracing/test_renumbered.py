@@ -1,4 +1,4 @@
-"""The functional graph of a second trace, derived from the first one's, against the one that functionalisation gives."""
+"""The functional graph of a second trace, derived from the first one's, is the one that functionalisation gives."""
 
 from __future__ import annotations
 

@@ -142,8 +142,7 @@ class Watch(Protocols):
             if (number := self.truths.converted(fn, args, kwargs)) is not None:
                 return number
             args = tuple(map(self.truths.decided, args))
-        result = super().call(at, fn, args, kwargs)
-        return in_its_module(result)
+        return in_its_module(super().call(at, fn, args, kwargs))
 
     def instantiate(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         made = super().instantiate(at, cls, args, kwargs)
@@ -179,7 +178,7 @@ class Watch(Protocols):
             self.errors.call_failed(error, fn, args, dict(kwargs))
             raise
 
-    # -- attributes and classes -----------------------------------------------------------------------------------
+    # -- attributes, classes and items ----------------------------------------------------------------------------
 
     def load_attr(self, at: Site, obj: Any, name: str) -> Any:
         if name in OF_LEAVES:
@@ -233,8 +232,6 @@ class Watch(Protocols):
 
     def claim_defaults(self, fn: types.FunctionType) -> None:
         self.heap.claim_defaults(fn)
-
-    # -- items ----------------------------------------------------------------------------------------------------
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
         element = self.number_lists.element(at, obj, key)
