@@ -37,6 +37,7 @@ PROGRAMS: dict[str, float] = {
     "momentum_contrast": 0.85,
     "neural_ode": 0.9,  # its updates: how often the field is evaluated depends on fetched numbers
     "packed_names": 0.75,  # a graph for each set of lengths
+    "perceptual_style": 0.9,
     "private_gradients": 0.9,
     "quantised_training": 0.75,  # two of its three phases begin after the tenth call
     "replayed_values": 0.65,  # the training; the play and the batch differ in each call

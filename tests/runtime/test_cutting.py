@@ -445,3 +445,44 @@ def test_first_statements_that_only_ask_what_is_configured_stay_in_the_graph() -
         assert fast(it + 1, x) == eager.step(it + 1, x)
     assert ours.seen == eager.seen
     assert not [event for event in fast.events if event.kind == "cut"]
+
+
+class Codes(torch.nn.Module):
+    """Holds a moving average as a parameter that each call replaces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.ema = torch.nn.Parameter(torch.randn(5, 5)), torch.nn.Parameter(torch.randn(5, 5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x @ self.ema
+        self.ema = torch.nn.Parameter(self.ema * 0.9 + 0.1 * y.detach().t() @ y.detach())
+        return (y * (x @ self.w)).mean()
+
+
+def test_what_a_call_stores_early_is_not_cut_off_with_the_last_statements() -> None:
+    def trained(speculated: bool) -> tuple[list[float], torch.Tensor, Any]:
+        torch.manual_seed(0)
+        model, seen = Codes(), []
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def step(x: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            loss = model(x)
+            loss.backward()
+            optimizer.step()
+            seen.append(loss.item())
+            if len(seen) > 100:
+                print("many")
+
+        made: Any = torchjanus.speculate(step, executor="replay") if speculated else step
+        for _ in range(8):
+            made(torch.randn(4, 5))
+        return seen, model.ema, made
+
+    losses, average, made = trained(True)
+    expected = trained(False)
+    assert losses == expected[0] and torch.equal(average, expected[1]) and type(average) is torch.nn.Parameter
+    assert made.statistics().watched == 3  # no statement is cut off and the rest learnt anew
+    [refusal] = made.refusals
+    assert refusal.reason == "new-object-leaves" and "kept as model.ema" in refusal.why

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import native_class
+from torchjanus.core.errors import Place
 from torchjanus.core.kinds import getattr, is_one_of, isinstance, namespace_of
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import original_code, parts_of, slots_of
@@ -26,7 +27,7 @@ from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.sizes import holds_traced
 from torchjanus.semantics.watch.objects.suspended import is_native_iterator, settle_iterator, settle_variables
 from torchjanus.trace import recipes
-from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, place_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import DisplayedValue, Traced, plain
 
@@ -44,6 +45,7 @@ class Finalization:
         self._built: dict[int, int] = {}
         self._settled: dict[int, Any] = {}
         self._extern: Extern | None = None  # the extern call whose arguments are being described
+        self._write: HeapWrite | ContainerMutation | None = None  # the write whose values are being described
         self._open: set[int] = set()  # numbers of unfinished recipes that are built after their parts
 
     def settle(self, result: Any) -> Any:
@@ -51,6 +53,7 @@ class Finalization:
         trace = self.trace
         self.recording.advance_iterators()
         for event in trace.events:
+            self._write = event if isinstance(event, HeapWrite | ContainerMutation) else None
             if isinstance(event, HeapWrite):
                 computed = (self.recipe(event.key),) if isinstance(event.key, Traced) else ()
                 values = () if event.value is ABSENT else (self.recipe(event.value),)
@@ -61,6 +64,7 @@ class Finalization:
                 self._extern = event
                 trace.recipes[id(event)] = tuple(self.recipe(a) for a in (*event.args, *event.kwargs.values()))
                 self._extern = None
+        self._write = None
         trace.result = self.recipe(result)
         trace.built = self._built
         for event in trace.events:
@@ -134,7 +138,14 @@ class Finalization:
             f"a new {what}{name} leaves the step",
             why,
             "Return or store tensors, numbers and containers of them.",
+            self._place,
         )
+
+    @property
+    def _place(self) -> Place | None:
+        """The place of the write by a library whose values are being described: no last statement of the step's, which
+        would be left to Python in vain. None otherwise."""
+        return self._write.place if self._write is not None and self._write.place.is_library else None
 
     def _tensor(self, value: torch.Tensor) -> recipes.Recipe:
         access_path = self.recording.owner(value)
@@ -149,14 +160,20 @@ class Finalization:
                 "a tensor leaves the step that no watched operation made",
                 "its access path is unknown.",
                 "Clone it.",
+                self._place,
             )
             return recipes.Constant(None)
         if type(value) is not torch.Tensor:
+            stored, written = "", self._write
+            if isinstance(written, HeapWrite) and written.how in ("item", "field") and type(written.key) is str:
+                stored = f", and it is kept as {place_of(written)}"
+            replaces = stored and type(value) is torch.nn.Parameter
             self.recording.refuse(
                 "new-object-leaves",
                 f"a new {type(value).__name__} leaves the step",
-                "only plain tensors can be made by a graph.",
-                "",
+                f"only plain tensors can be made by a graph{stored}.",
+                "Write into the old one, under torch.no_grad(): p.copy_(y)." if replaces else "",
+                self._place,
             )
         return recipes.TensorOf(TensorRef(number), history_of(value) or "")
 
