@@ -144,7 +144,7 @@ class Finalization:
     @property
     def _place(self) -> Place | None:
         """The place of the write by a library whose values are being described: no last statement of the step's, which
-        would be left to Python in vain. None otherwise."""
+        would be left to Python without use. None otherwise."""
         return self._write.place if self._write is not None and self._write.place.is_library else None
 
     def _tensor(self, value: torch.Tensor) -> recipes.Recipe:
