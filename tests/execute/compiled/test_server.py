@@ -136,7 +136,7 @@ print(server._server.process, flush=True)
 if sys.argv[1] == "killed":
     os.kill(os.getpid(), 9)
 importing.resume()
-assert importing.done.wait(600)
+assert server._server.imported.wait(600)
 assert importing.poll() == 0 and server.importing() is None
 """
 

@@ -95,30 +95,29 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class Importing:
-    """The server itself, as long as it imports: it may be stopped meanwhile. ``done`` is set once it has imported all,
-    or has ended."""
+    """A server while it imports. It may be stopped meanwhile, unless it has children, which it stops and resumes."""
 
-    process: int
-    done: threading.Event
+    server: _Server
 
     def pause(self) -> None:
         """Stop it, until ``resume``."""
-        self._send(signal.SIGSTOP)
+        if not self.server.has_children:
+            self._send(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let it go on."""
         self._send(signal.SIGCONT)
 
     def poll(self) -> int | None:
-        """Return 0 once it has imported all, else None."""
-        return 0 if self.done.is_set() else None
+        """Return 0 once it has imported all, or has ended, else None."""
+        return 0 if self.server.imported.is_set() else None
 
     def _send(self, number: int) -> None:
         # Until its end is noted, nobody has waited for it: the number is its own. Once it has imported all, it is not
         # stopped any more, but it may have been before.
-        if number == signal.SIGCONT or not self.done.is_set():
+        if self.server.alive and (number == signal.SIGCONT or not self.server.imported.is_set()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.process, number)
+                os.kill(self.server.process, number)
 
 
 class _Fork:
@@ -181,6 +180,11 @@ class _Server:
         """The number of its process."""
         return self._process.pid
 
+    @property
+    def has_children(self) -> bool:
+        """Whether it has been ordered a child that has not ended."""
+        return bool(self._children)
+
     def prepare(self) -> None:
         """Let it import what compilers need."""
         if not self._compiles:
@@ -205,6 +209,7 @@ class _Server:
             self._orders += 1
             number = self._orders
             child = self._children[number] = Forked(self, number)
+        Importing(self).resume()  # see there
         if module == PRELOADED[1]:
             self.prepare()
         order = {"order": number, "module": module, "folder": folder, "environment": dict(environment)}
@@ -263,14 +268,14 @@ def importing() -> Importing | None:
     server = _server
     if not STOPS or server is None or not server.ends_with_parent or server.imported.is_set():
         return None
-    return Importing(server.process, server.imported)
+    return Importing(server)
 
 
 def fork(module: str, folder: str, environment: Mapping[str, str]) -> Forked | None:
     """Return a child of the server that runs ``module.main(folder, parent)``; None if it is to be started otherwise."""
     if module not in PRELOADED or not hasattr(os, "fork"):
         return None
-    start()
+    start(compiles=False)
     server = _server
     if server is None or not server.alive or server.settings != _settings():
         return None
