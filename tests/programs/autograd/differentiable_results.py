@@ -262,3 +262,14 @@ def unrelated_results_have_no_gradients_of_each_other():
         made["features"].sum().backward()
 
     return of_each_other(look)
+
+
+@program(speculated=1, close=1e-5, reported="create_graph=True")
+def second_derivatives_of_one_result_by_another():
+    """Python makes the calls from the first such pass on, of which only a part goes through the graph."""
+
+    def look(made, seen, parameters):
+        [gradient] = torch.autograd.grad(made["loss"], made["features"], create_graph=True)
+        (gradient.square().sum() + made["loss"]).backward()
+
+    return of_each_other(look)

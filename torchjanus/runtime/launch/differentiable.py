@@ -112,6 +112,8 @@ class Differentiable:
         inputs, the probe.
 
         As long as nobody looks at gradients of the results within, the whole gradient goes on to the graph."""
+        if torch.is_grad_enabled():
+            self.doubled = True
         within = self.saves.inner[place]
         gradients: Gradients = [None] * len(within)
         nothing: Gradients = [None] * (len(within) + len(self.saves.uses) + 1)
