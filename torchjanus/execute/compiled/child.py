@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchjanus.execute.compiled import server
+from torchjanus.execute.compiled import serving
 from torchjanus.execute.compiled.server import Forked, fork
 
 try:
@@ -77,7 +77,7 @@ class Child:
     def stoppable(self) -> Forked | None:
         """Its process, if it can be stopped for a while: one that the server has not forked might outlive its parent
         then."""
-        return self._process if isinstance(self._process, Forked) and server.STOPS else None
+        return self._process if isinstance(self._process, Forked) and serving.STOPS else None
 
     def ready(self) -> bool:
         """Whether it has ended."""
@@ -126,7 +126,7 @@ def _end(process: subprocess.Popen[bytes] | Forked, folder: str, parent: int) ->
 def begin(folder: Path, parent: int, lowest: int = NICENESS) -> None:
     """In the child: end when the parent does, and run at the niceness ``lowest``, counted from the program's."""
     threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
-    os.nice(max(0, lowest - server.niceness))
+    os.nice(max(0, lowest - serving.niceness))
 
 
 def bound(besides: int) -> None:

@@ -1,0 +1,203 @@
+"""The process that forks children: it takes orders by standard input, and tells by standard output which have ended.
+
+``server`` is its owner's side, which starts it. This module does not know what the children do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Never
+
+__all__ = ["COMPILER", "ENVIRONMENT", "IMPORTED", "LOWERING", "STOPPABLE", "STOPS", "serve"]
+
+# Modules whose main() a child may run, and what the second of them imports when it is at work.
+LOWERING, COMPILER = "torchjanus.execute.processes.lowering", "torchjanus.execute.compiled.worker"
+_COMPILERS = (
+    "torch._inductor.compile_fx", "torch._inductor.codegen.cpp", "torch._inductor.codegen.cpp_wrapper_cpu",
+    "torch._inductor.standalone_compile", "torch._inductor.output_code", "torch._inductor.fx_passes.joint_graph",
+    "torch._inductor.fx_passes.post_grad", "torch._functorch.aot_autograd", "torch._dynamo.utils",
+    "torch.fx.experimental.symbolic_shapes", "torch._decomp.decompositions",
+)  # fmt: skip
+NICENESS = 3  # of the server, and so of its children at least
+niceness = 0  # of this process, if the server has forked it
+STOPPABLE = "--stoppable"  # to the server: its parent's main thread has started it
+IMPORTED = 0  # in place of the number of a child that has ended: all is imported
+_IDLE = 120.0  # seconds without an order and without a child, after which the server ends
+_STEP = 0.02  # seconds between two looks at children that may have ended
+_LOOK = 0.25  # seconds between two looks whether the program is alive
+ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # of the server
+STOPS = sys.platform == "linux"  # whether a child may be stopped: it ends with its parent all the same
+_PR_SET_PDEATHSIG = 1  # see prctl(2)
+
+
+class _Serving:
+    """The loop of the server: orders come by standard input, ends of children go by standard output."""
+
+    def __init__(self, answers: int, imports: Sequence[str]) -> None:
+        self._answers = answers
+        self._imports = deque(imports)  # what compilers need and is left to import
+        self._importing = False
+        self._held: list[dict[str, Any]] = []  # for compilers, that came meanwhile: each would import the rest itself
+        self._running: dict[int, tuple[int, str]] = {}  # by process: the order, and the folder
+        self._text = b""
+
+    def run(self) -> None:
+        """Serve until the program ends, or there is nothing to do for long."""
+        owner, idle = os.getppid(), time.monotonic()
+        while os.getppid() == owner and time.monotonic() - idle < _IDLE:
+            wait = 0.0 if self._importing else _STEP if self._running else _LOOK
+            ready, _, _ = select.select([0], [], [], wait)
+            if ready:
+                read = os.read(0, 1 << 20)
+                if not read:
+                    break
+                *lines, self._text = (self._text + read).split(b"\n")
+                for line in lines:
+                    self._take(json.loads(line))
+            self._reap()
+            if self._importing and not ready:
+                self._import()
+            if self._running or ready or self._importing:
+                idle = time.monotonic()
+        for process, (_, folder) in self._running.items():
+            _signal(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            shutil.rmtree(folder, ignore_errors=True)
+        for folder in (message["folder"] for message in self._held if "folder" in message):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _import(self) -> None:
+        """Import one module; behind the last one, begin what was ordered meanwhile."""
+        if self._imports:
+            with contextlib.suppress(ImportError):  # of another version of torch: imported when it is needed
+                importlib.import_module(self._imports.popleft())
+            return
+        self._importing = False
+        self.say_imported()
+        held, self._held = self._held, []
+        for message in held:
+            self._take(message)
+
+    def say_imported(self) -> None:
+        """Tell the owner that nothing is imported now."""
+        os.write(self._answers, f"{IMPORTED} 0\n".encode())
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "prepare" in message:
+            self._importing = True
+            return
+        held = {one["order"] for one in self._held if "order" in one}
+        if self._importing and (message.get("module") == COMPILER or message.get("child") in held):
+            self._held.append(message)
+            return
+        if "signal" in message:
+            for process, (number, _) in self._running.items():
+                if number == message["child"]:
+                    _signal(process, message["signal"])
+            return
+        process = os.fork()
+        if process == 0:
+            _child(message)
+        self._running[process] = message["order"], message["folder"]
+
+    def _reap(self) -> None:
+        for process in [*self._running]:
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                number, _ = self._running.pop(process)
+                os.write(self._answers, f"{number} {os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def _signal(process: int, number: int) -> None:
+    """Send a signal to a child, and to all that it has started."""
+    for send in (os.killpg, os.kill):  # it may not have a group yet
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            send(process, number)
+
+
+def _when_parent_ends(number: signal.Signals) -> None:
+    """Let the system send this signal when the parent ends: a stopped process cannot look whether it is alive."""
+    if STOPS:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _child(order: dict[str, Any]) -> None:
+    """In the child: do what is ordered, as ``python -m`` of the module would, and end."""
+    code = 1
+    try:
+        _when_parent_ends(signal.SIGKILL)
+        os.setpgid(0, 0)
+        log = os.open(Path(order["folder"]) / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for old, new in ((0, nothing), (1, log), (2, log)):
+            os.dup2(new, old)
+        os.environ.update(order["environment"], TMPDIR=order["folder"])
+        sys.path[:] = order["path"]
+        tempfile.tempdir = None  # found anew
+        importlib.import_module(order["module"]).main(Path(order["folder"]), os.getppid())
+        code = 0
+    except SystemExit as request:
+        code = request.code if isinstance(request.code, int) else 1
+        if not isinstance(request.code, int):
+            print(request.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def serve(orders: int, answers: int) -> Never:
+    """In the fork: serve, and end."""
+    global niceness
+    code = 1
+    try:
+        _when_parent_ends(signal.SIGCONT)
+        os.setpgid(0, 0)
+        os.nice(NICENESS)
+        niceness = NICENESS
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for old, new in ((0, orders), (1, nothing), (2, nothing)):
+            os.dup2(new, old)
+        os.environ.update(ENVIRONMENT)
+        if (config := sys.modules.get("torch._inductor.config")) is not None:  # it has read the environment
+            config.compile_threads = 1  # type: ignore[attr-defined]
+        _Serving(answers, (COMPILER, *_COMPILERS)).run()
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def main() -> None:
+    """The server: import what children need, then serve."""
+    os.nice(NICENESS)
+    if STOPPABLE in sys.argv:
+        _when_parent_ends(signal.SIGCONT)  # it looks at once, and removes what its children leave
+    answers = os.dup(1)
+    os.dup2(2, 1)  # whatever an import prints is no answer
+    vars(importlib.import_module("torchjanus.execute.compiled.serving"))["niceness"] = NICENESS  # not of __main__
+    importlib.import_module(LOWERING)
+    if threading.active_count() == 1:  # else a fork would lack the other threads
+        serving = _Serving(answers, (COMPILER, *_COMPILERS))
+        serving.say_imported()
+        serving.run()
+
+
+if __name__ == "__main__":
+    main()
