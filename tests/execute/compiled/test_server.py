@@ -131,6 +131,8 @@ server.start(forks=True, compiles=False)
 assert server.importing() is None
 server.start()
 importing = server.importing()
+while sys.argv[2] == "stopped" and not server._server.may_stop:
+    time.sleep(0.01)
 importing.pause()
 print(server._server.process, flush=True)
 if sys.argv[1] == "killed":
@@ -142,9 +144,9 @@ assert importing.poll() == 0 and server.importing() is None
 
 
 @pytest.mark.skipif(not server.STOPS, reason="processes are stopped on Linux only")
-@pytest.mark.parametrize("how", ["resumed", "killed"])
-def test_a_server_that_imports_can_be_stopped_and_ends_with_the_program(how: str) -> None:
-    done = subprocess.run([sys.executable, "-c", STOPPED, how], capture_output=True, text=True, timeout=LONG)
+@pytest.mark.parametrize(("how", "when"), [("resumed", "stopped"), ("killed", "stopped"), ("killed", "starting")])
+def test_a_server_that_imports_can_be_stopped_and_ends_with_the_program(how: str, when: str) -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED, how, when], capture_output=True, text=True, timeout=LONG)
     assert done.returncode == (-9 if how == "killed" else 0), done.stderr
     deadline = time.monotonic() + LONG
     while alive(int(done.stdout)):

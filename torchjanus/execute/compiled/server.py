@@ -23,7 +23,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.execute.compiled import serving
-from torchjanus.execute.compiled.serving import COMPILER, ENVIRONMENT, IMPORTED, LOWERING, STOPPABLE, STOPS, serve
+from torchjanus.execute.compiled.serving import (
+    COMPILER,
+    ENVIRONMENT,
+    IMPORTED,
+    LOWERING,
+    STARTED,
+    STOPPABLE,
+    STOPS,
+    serve,
+)
 
 __all__ = ["PRELOADED", "STOPS", "Forked", "Importing", "close", "fork", "importing", "start"]
 
@@ -78,7 +87,7 @@ class Importing:
 
     def pause(self) -> None:
         """Stop it, until ``resume``."""
-        if not self.server.has_children:
+        if self.server.may_stop and not self.server.has_children:
             self._send(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -101,12 +110,14 @@ class _Fork:
     """A fork of this process that serves. It has the interface of ``Popen`` that is needed here."""
 
     def __init__(self) -> None:
-        orders, answers = os.pipe(), os.pipe()
+        orders, answers, owner = os.pipe(), os.pipe(), os.getpid()
         with warnings.catch_warnings():  # threads of NumPy's: they are idle, and ended in the fork
             warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if self.pid == 0:
-            serve(orders[0], answers[1])
+            for end in (orders[1], answers[0]):
+                os.close(end)
+            serve(orders[0], answers[1], owner)
         for end in (orders[0], answers[1]):
             os.close(end)
         self.stdin, self.stdout = os.fdopen(orders[1], "wb"), os.fdopen(answers[0], "rb")
@@ -137,13 +148,13 @@ class _Server:
 
     def __init__(self, begin: Callable[[], subprocess.Popen[bytes] | _Fork]) -> None:
         self.settings = _settings()
-        # What the system sees is the end of the thread that has started it: only the main thread lives as long as the
-        # program.
-        self.ends_with_parent = threading.current_thread() is threading.main_thread()
         self._process = begin()
         self._lock = threading.Lock()
         self._children: dict[int, Forked] = {}
         self._orders = 0
+        # Whether the system will resume it when the program ends. Where it is started by another thread than the main
+        # one, the system would look at the end of that thread.
+        self.may_stop = False
         self._compiles = False  # whether it was asked to import what compilers need
         self.imported = threading.Event()  # it imports nothing now, or has ended
         if isinstance(self._process, _Fork):
@@ -200,6 +211,9 @@ class _Server:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             number, code = map(int, line.split())
+            if number == STARTED:
+                self.may_stop = True
+                continue
             if number == IMPORTED:
                 self.imported.set()
                 continue
@@ -243,7 +257,7 @@ def start(*, forks: bool = False, compiles: bool = True) -> None:
 def importing() -> Importing | None:
     """Return the server, if it imports now and may be stopped: the system ends it with the program all the same."""
     server = _server
-    if not STOPS or server is None or not server.ends_with_parent or server.imported.is_set():
+    if not STOPS or server is None or server.imported.is_set():
         return None
     return Importing(server)
 

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Never
 
-__all__ = ["COMPILER", "ENVIRONMENT", "IMPORTED", "LOWERING", "STOPPABLE", "STOPS", "serve"]
+__all__ = ["COMPILER", "ENVIRONMENT", "IMPORTED", "LOWERING", "STARTED", "STOPPABLE", "STOPS", "serve"]
 
 # Modules whose main() a child may run, and what the second of them imports when it is at work.
 LOWERING, COMPILER = "torchjanus.execute.processes.lowering", "torchjanus.execute.compiled.worker"
@@ -36,6 +36,7 @@ _COMPILERS = (
 NICENESS = 3  # of the server, and so of its children at least
 niceness = 0  # of this process, if the server has forked it
 STOPPABLE = "--stoppable"  # to the server: its parent's main thread has started it
+STARTED = -1  # in place of the number of a child that has ended: it may be stopped from now on
 IMPORTED = 0  # in place of the number of a child that has ended: all is imported
 _IDLE = 120.0  # seconds without an order and without a child, after which the server ends
 _STEP = 0.02  # seconds between two looks at children that may have ended
@@ -56,9 +57,9 @@ class _Serving:
         self._running: dict[int, tuple[int, str]] = {}  # by process: the order, and the folder
         self._text = b""
 
-    def run(self) -> None:
-        """Serve until the program ends, or there is nothing to do for long."""
-        owner, idle = os.getppid(), time.monotonic()
+    def run(self, owner: int) -> None:
+        """Serve until the process ``owner``, the program, ends, or there is nothing to do for long."""
+        idle = time.monotonic()
         while os.getppid() == owner and time.monotonic() - idle < _IDLE:
             wait = 0.0 if self._importing else _STEP if self._running else _LOOK
             ready, _, _ = select.select([0], [], [], wait)
@@ -163,8 +164,8 @@ def _child(order: dict[str, Any]) -> None:
         os._exit(code)
 
 
-def serve(orders: int, answers: int) -> Never:
-    """In the fork: serve, and end."""
+def serve(orders: int, answers: int, owner: int) -> Never:
+    """In the fork: serve the process ``owner``, and end."""
     global niceness
     code = 1
     try:
@@ -175,10 +176,11 @@ def serve(orders: int, answers: int) -> Never:
         nothing = os.open(os.devnull, os.O_RDWR)
         for old, new in ((0, orders), (1, nothing), (2, nothing)):
             os.dup2(new, old)
+        os.write(answers, f"{STARTED} 0\n".encode())
         os.environ.update(ENVIRONMENT)
         if (config := sys.modules.get("torch._inductor.config")) is not None:  # it has read the environment
             config.compile_threads = 1  # type: ignore[attr-defined]
-        _Serving(answers, (COMPILER, *_COMPILERS)).run()
+        _Serving(answers, (COMPILER, *_COMPILERS)).run(owner)
         code = 0
     finally:
         os._exit(code)
@@ -186,17 +188,19 @@ def serve(orders: int, answers: int) -> Never:
 
 def main() -> None:
     """The server: import what children need, then serve."""
+    owner = os.getppid()
     os.nice(NICENESS)
-    if STOPPABLE in sys.argv:
-        _when_parent_ends(signal.SIGCONT)  # it looks at once, and removes what its children leave
     answers = os.dup(1)
     os.dup2(2, 1)  # whatever an import prints is no answer
+    if STOPPABLE in sys.argv:
+        _when_parent_ends(signal.SIGCONT)  # it looks at once, and removes what its children leave
+        os.write(answers, f"{STARTED} 0\n".encode())
     vars(importlib.import_module("torchjanus.execute.compiled.serving"))["niceness"] = NICENESS  # not of __main__
     importlib.import_module(LOWERING)
     if threading.active_count() == 1:  # else a fork would lack the other threads
         serving = _Serving(answers, (COMPILER, *_COMPILERS))
         serving.say_imported()
-        serving.run()
+        serving.run(owner)
 
 
 if __name__ == "__main__":
