@@ -52,6 +52,7 @@ __all__ = ["P", "R", "Speculated", "keep_speculated", "speculated"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_MEMORY_VIEW = "memory-view"  # the code of a refusal
 _live: weakref.WeakSet[Speculated[Any, Any]] = weakref.WeakSet()
 _kept: list[Speculated[Any, Any]] | None = None  # what keep_speculated() keeps alive
 
@@ -196,6 +197,9 @@ class Speculated(Generic[P, R]):
             calls.native = self._contest.call
 
     def _may_have_parts(self) -> bool:
+        # The call of a part holds what it is given until it ends, and memory with a view cannot grow.
+        if any(refusal.reason == _MEMORY_VIEW for refusal in self.refusals):
+            return False
         try:
             target, _ = underlying(self._part.calls.fn)
         except Unsupported:

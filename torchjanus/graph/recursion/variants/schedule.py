@@ -41,10 +41,10 @@ class Schedule:
         nodes: Sequence[Node],
         slots: Sequence[Any],
         inputs: Container[int],
-        refused: Callable[[str, Place], Refused],
+        not_followed: Callable[[str, Place], Refused],
     ) -> None:
         """``slots``: the expressions of the numbers in ``nodes``; ``inputs``: the tensors that are not computed;
-        ``refused`` makes the error for a reason and a place."""
+        ``not_followed`` makes the error for a reason and a place."""
         self.sites: list[Site] = []
         self.calls: dict[int, tuple[int, int]] = {}  # result of a call -> (site, index)
         self._made: dict[int, int] = {}  # tensor -> stage in which it is computed
@@ -67,7 +67,7 @@ class Schedule:
             for ref in node.outs:
                 if ref.index in inputs or ref.index in self._made:
                     if ref.index in inputs or ref.index in self.calls or self._made[ref.index] != stage:
-                        raise refused("it changes a tensor in place that it did not just make", node.place)
+                        raise not_followed("it changes a tensor in place that it did not just make", node.place)
                 self._made[ref.index] = stage
         self.stages = max((*self._made.values(), *(site.stage for site in self.sites)), default=0) + 1
 

@@ -38,10 +38,10 @@ class Write:
 
 
 def writes_of(
-    trace: Trace, plan: EntryPlan, counted: Container[Any], refused: Callable[[str, Place], Refused]
+    trace: Trace, plan: EntryPlan, counted: Container[Any], not_followed: Callable[[str, Place], Refused]
 ) -> Iterator[Write]:
-    """Yield the writes of a trace. ``counted``: the places of counters; ``refused`` makes the error for a reason and a
-    place. Raises Refused."""
+    """Yield the writes of a trace. ``counted``: the places of counters; ``not_followed`` makes the error for a reason and
+    a place. Raises Refused."""
     calls, program = 0, plan.program
     for event in trace.events:
         calls += isinstance(event, InvokeOp)
@@ -57,7 +57,7 @@ def writes_of(
             continue
         fetched = isinstance(value, Number) and any(isinstance(x, Fetch | Size) for x in leaves(value.expr))
         if fetched or (ref is not None and ref.index < len(program.inputs)):
-            raise refused(f"it stores {event.value if isinstance(event, HeapWrite) else event.args}", event.place)
+            raise not_followed(f"it stores {event.value if isinstance(event, HeapWrite) else event.args}", event.place)
         known = (class_of(trace, event.base), event.key) if isinstance(event, HeapWrite) else (None, event.base.token)
         counts = isinstance(event, HeapWrite) and isinstance(value, Number) and place_of(event).token in counted
         yield Write(event, calls, ref, value, known, None, counts)
