@@ -40,8 +40,8 @@ class Write:
 def writes_of(
     trace: Trace, plan: EntryPlan, counted: Container[Any], not_followed: Callable[[str, Place], Refused]
 ) -> Iterator[Write]:
-    """Yield the writes of a trace. ``counted``: the places of counters; ``not_followed`` makes the error for a reason and
-    a place. Raises Refused."""
+    """Yield the writes of a trace. ``counted``: the places of counters; ``not_followed`` makes the error for a reason
+    and a place. Raises Refused."""
     calls, program = 0, plan.program
     for event in trace.events:
         calls += isinstance(event, InvokeOp)
