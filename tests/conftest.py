@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -22,12 +21,5 @@ from torchjanus.runtime.runs import budget, payback
 torch.set_num_threads(1)
 # What is learnt must not depend on how busy the machine is; tests of the budget have a clock of their own.
 budget.FREE_SECONDS = float("inf")
-
-
-def pytest_collection_finish() -> None:
-    """Let the collector look only at what tests make: many of them call it, and torch alone has a million objects."""
-    gc.collect()
-    gc.freeze()
-
 
 payback.AT_ONCE = sys.maxsize
