@@ -21,5 +21,4 @@ from torchjanus.runtime.runs import budget, payback
 torch.set_num_threads(1)
 # What is learnt must not depend on how busy the machine is; tests of the budget have a clock of their own.
 budget.FREE_SECONDS = float("inf")
-
 payback.AT_ONCE = sys.maxsize

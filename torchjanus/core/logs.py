@@ -32,7 +32,8 @@ TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "faults": ("faults of torchjanus itself", ("fault",)),
 }
 # A program that sets the root logger to INFO asks for its own messages: with ours it would print others than in eager.
-logging.getLogger("torchjanus").setLevel(logging.WARNING)
+if logging.getLogger("torchjanus").level == logging.NOTSET:  # the program may have asked before it imports torchjanus
+    logging.getLogger("torchjanus").setLevel(logging.WARNING)
 
 _TOPIC_OF = {kind: topic for topic, (_, kinds) in TOPICS.items() for kind in kinds}
 

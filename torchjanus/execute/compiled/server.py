@@ -197,7 +197,7 @@ class _Server:
             self._orders += 1
             number = self._orders
             child = self._children[number] = Forked(self, number)
-        Importing(self).resume()  # see there
+        Importing(self).resume()  # from now on it has a child to stop and resume
         if module == COMPILER:
             self.prepare()
         order = {"order": number, "module": module, "folder": folder, "environment": dict(environment)}

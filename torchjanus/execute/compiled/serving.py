@@ -89,14 +89,10 @@ class _Serving:
                 importlib.import_module(self._imports.popleft())
             return
         self._importing = False
-        self.say_imported()
+        _answer(self._answers, IMPORTED)
         held, self._held = self._held, []
         for message in held:
             self._take(message)
-
-    def say_imported(self) -> None:
-        """Tell the owner that nothing is imported now."""
-        os.write(self._answers, f"{IMPORTED} 0\n".encode())
 
     def _take(self, message: dict[str, Any]) -> None:
         if "prepare" in message:
@@ -121,7 +117,12 @@ class _Serving:
             ended, status = os.waitpid(process, os.WNOHANG)
             if ended:
                 number, _ = self._running.pop(process)
-                os.write(self._answers, f"{number} {os.waitstatus_to_exitcode(status)}\n".encode())
+                _answer(self._answers, number, os.waitstatus_to_exitcode(status))
+
+
+def _answer(answers: int, number: int, code: int = 0) -> None:
+    """Tell the owner of an event, or how the child of an order has ended."""
+    os.write(answers, f"{number} {code}\n".encode())
 
 
 def _signal(process: int, number: int) -> None:
@@ -176,7 +177,7 @@ def serve(orders: int, answers: int, owner: int) -> Never:
         nothing = os.open(os.devnull, os.O_RDWR)
         for old, new in ((0, orders), (1, nothing), (2, nothing)):
             os.dup2(new, old)
-        os.write(answers, f"{STARTED} 0\n".encode())
+        _answer(answers, STARTED)
         os.environ.update(ENVIRONMENT)
         if (config := sys.modules.get("torch._inductor.config")) is not None:  # it has read the environment
             config.compile_threads = 1  # type: ignore[attr-defined]
@@ -194,13 +195,12 @@ def main() -> None:
     os.dup2(2, 1)  # whatever an import prints is no answer
     if STOPPABLE in sys.argv:
         _when_parent_ends(signal.SIGCONT)  # it looks at once, and removes what its children leave
-        os.write(answers, f"{STARTED} 0\n".encode())
+        _answer(answers, STARTED)
     vars(importlib.import_module("torchjanus.execute.compiled.serving"))["niceness"] = NICENESS  # not of __main__
     importlib.import_module(LOWERING)
     if threading.active_count() == 1:  # else a fork would lack the other threads
-        serving = _Serving(answers, (COMPILER, *_COMPILERS))
-        serving.say_imported()
-        serving.run(owner)
+        _answer(answers, IMPORTED)
+        _Serving(answers, (COMPILER, *_COMPILERS)).run(owner)
 
 
 if __name__ == "__main__":

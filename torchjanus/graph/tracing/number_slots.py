@@ -6,7 +6,6 @@ number may take any value become graph inputs; otherwise the slot becomes a cons
 
 from __future__ import annotations
 
-import math
 import operator
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,11 +14,10 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.aten.symbolic_sizes import geometry, key
 from torchjanus.graph.ir.lowered import Pin
 from torchjanus.graph.ir.program import SlotKind
 from torchjanus.graph.operators.loop_op import is_loop, is_until
-from torchjanus.graph.tracing.renumbered import Renumbered
+from torchjanus.graph.tracing.renumbered import Renumbered, geometries, same
 from torchjanus.ops.aten import DATA_ARGUMENTS, operator_of
 
 __all__ = ["Difference", "numbers_for", "thread"]
@@ -132,10 +130,10 @@ class _Finder:
         if node.op == "get_attr":
             self._compare_constants(number, getattr(one, str(node.target)), getattr(other, str(twin.target)))
             return
-        if not self._alike(_geometry(node.meta.get("val")), _geometry(twin.meta.get("val"))):
+        if not self._alike(geometries(node.meta.get("val")), geometries(twin.meta.get("val"))):
             self.differences.append(Difference(number, ("shape",), str(node.target), ""))
         for path, (a, b) in _pairs(node, twin):
-            if isinstance(a, torch.fx.Node) or _same(a, b):
+            if isinstance(a, torch.fx.Node) or same(a, b):
                 continue
             found = self._match(a, b)
             if found is None:
@@ -159,7 +157,7 @@ class _Finder:
                 left, right = derived.function(x), derived.function(y)
                 if rounded is not None:
                     left, right = (torch.tensor(part, dtype=rounded).item() for part in (left, right))
-                if _same(left, a) and _same(right, b):
+                if same(left, a) and same(right, b):
                     return index, derived
         return None
 
@@ -184,29 +182,12 @@ class _Finder:
         elements: list[tuple[int, Derived] | None] = []
         for position, (a, b) in enumerate(zip(one.flatten().tolist(), other.flatten().tolist(), strict=True)):
             found = None
-            if not _same(a, b):
+            if not same(a, b):
                 found = self._match(a, b, one.dtype)
                 if found is None:
                     self.differences.append(Difference(number, (position,), a, b))
             elements.append(found)
         self.constants[number] = elements
-
-
-def _same(expected: Any, met: Any) -> bool:
-    """Whether values and types are equal: an int slot as a float has been converted. NaN equals itself here."""
-    if type(expected) is not type(met):
-        return False
-    return bool(expected == met or (isinstance(expected, float) and math.isnan(expected) and math.isnan(met)))
-
-
-def _geometry(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return (*geometry(value), value.dtype)
-    if isinstance(value, torch.SymInt):
-        return key(value)
-    if isinstance(value, list | tuple):
-        return tuple(_geometry(part) for part in value)
-    return type(value)
 
 
 def _pairs(node: torch.fx.Node, twin: torch.fx.Node) -> Iterator[tuple[tuple[int | str, ...], tuple[Any, Any]]]:

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchjanus.graph.aten.symbolic_sizes import geometry
+from torchjanus.graph.aten.symbolic_sizes import geometry, key
 
-__all__ = ["Renumbered", "TracedNumbers", "renumbered"]
+__all__ = ["Renumbered", "TracedNumbers", "geometries", "renumbered", "same"]
 
 # Numbers that functionalisation may add by itself: sizes, strides and steps (the numbers to trace with are larger, and
 # so is what is computed from them), an open end of a slice, neutral elements.
@@ -44,7 +44,7 @@ class TracedNumbers:
         constants = [getattr(module, str(node.target)) for node in nodes if node.op == "get_attr"]
         return cls(
             tuple((node.op, str(node.target)) for node in nodes),
-            tuple(_geometries(node.meta.get("val")) for node in nodes),
+            tuple(geometries(node.meta.get("val")) for node in nodes),
             tuple(leaf for node in nodes for leaf in _leaves(node)),
             tuple(constants),
         )
@@ -97,8 +97,8 @@ def _exchange(first: tuple[Any, ...], second: tuple[Any, ...]) -> Callable[[Any]
     for one, other in zip(first, second, strict=True):
         if type(one) is not type(other):
             raise _Unknown
-        if type(one) not in (int, float) or (isinstance(one, float) and math.isnan(one)):
-            if one is not other and one != other and not _are_nans(one, other):
+        if type(one) not in (int, float) or one != one:
+            if not same(one, other):
                 raise _Unknown
         elif others.setdefault((type(one), one), other) != other:
             raise _Unknown  # by chance, a number to trace with is also one of the program's
@@ -131,13 +131,19 @@ def _are_tensors(one: Any, other: Any) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype
 
 
-def _are_nans(one: Any, other: Any) -> bool:
-    return isinstance(one, float) and math.isnan(one) and math.isnan(other)
+def same(expected: Any, met: Any) -> bool:
+    """Whether values and types are equal: an int slot as a float has been converted. NaN equals itself here."""
+    if type(expected) is not type(met):
+        return False
+    return bool(expected == met or (isinstance(expected, float) and math.isnan(expected) and math.isnan(met)))
 
 
-def _geometries(value: Any) -> Any:
+def geometries(value: Any) -> Any:
+    """Return what is compared of a node's value: sizes, strides and dtypes of tensors, types of others."""
     if isinstance(value, torch.Tensor):
         return (*geometry(value), value.dtype)
+    if isinstance(value, torch.SymInt):
+        return key(value)
     if isinstance(value, list | tuple):
-        return tuple(map(_geometries, value))
+        return tuple(geometries(part) for part in value)
     return type(value)

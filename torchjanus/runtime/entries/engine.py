@@ -156,10 +156,17 @@ class Engine:
         return [*self._notes, "inductor has compiled: the next call takes it" if ticket.over else f"inductor {ticket}"]
 
     def _when_compiled(self) -> str:
-        if self.budget is None or not self.budget.limited or not DUTY.is_full():
+        if not (after := self._compiled_after):
             return f"is compiled once it has made {PROVEN} calls"
-        after = compiled(len(self._compiled.graph.graph.nodes)).after
         return f"is compiled once its step has run for {after:.0f} s: with a thread on each core that takes its time"
+
+    @property
+    def _compiled_after(self) -> float:
+        """Seconds of the step in eager after which the graph is compiled: 0 where that takes no time of the program's,
+        or nothing is limited."""
+        if self.budget is None or not self.budget.limited or not DUTY.is_full():
+            return 0.0
+        return compiled(len(self._compiled.graph.graph.nodes)).after
 
     @property
     def trying(self) -> bool:
@@ -236,7 +243,8 @@ class Engine:
             self._unproven -= 1
             if self._unproven <= 0:
                 self._unproven = PROVEN  # until the next look
-                if self._is_worth_compiling():
+                after = self._compiled_after
+                if not after or (self.budget is not None and self.budget.seconds_in_eager >= after):
                     self.ask()
         elif ticket is not None and ticket.over:
             with self._adopting:  # calls may come from several threads
@@ -248,12 +256,6 @@ class Engine:
                     elif ticket.failure is not None:
                         self._not_compiled(ticket.failure)
         return self._best.run(inputs, slots)
-
-    def _is_worth_compiling(self) -> bool:
-        """Whether the program has run for long enough, where compiling takes its time."""
-        if self.budget is None or not self.budget.limited or not DUTY.is_full():
-            return True
-        return self.budget.seconds_in_eager >= compiled(len(self._compiled.graph.graph.nodes)).after
 
     def _not_compiled(self, error: BaseException, who: str = "") -> None:
         if isinstance(error, Refused):
