@@ -552,7 +552,7 @@ def a_new_frozenset_is_asked_for_a_key():
     return used(lambda k: (frozenset(["ab", 1]).__contains__("ab"), k), *range(7))
 
 
-@program(refused="it looks at variables behind the back")
+@program(speculated=4)
 def a_named_tuple_is_defined():
     def step(x):
         pair = collections.namedtuple("pair", "a b")
