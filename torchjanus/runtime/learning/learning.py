@@ -51,6 +51,7 @@ TOO_MANY = 6  # graphs that are hardly used, before that is done
 MAX_VIOLATIONS = 6
 MAX_ERRORS = 16
 REASONS = 4  # reported for one miss
+CLOSURE_SEARCH = "closure-search"  # the code of a refusal: the next run would be refused, too
 RARELY = 10  # an entry is kept if its assertions fail in at most one of so many runs
 
 DOUBLED = Refusal(
@@ -163,8 +164,9 @@ class Learning:
             self.paths.drop(trace)
             for refusal in trace.refusals:
                 self.event_log.refuse(refusal)
-            most = max(self.watch, 3)
-            if self.counts.refused < most or self.routes.entries or not self._cut([trace]):
+            searches = all(one.reason == CLOSURE_SEARCH for one in trace.refusals)
+            most = 1 if searches else max(self.watch, 3)
+            if searches or self.counts.refused < most or self.routes.entries or not self._cut([trace]):
                 self.policy.refused(str(self.event_log.placed(trace.refusals[0])), most)
             return
         if self.counts.watched == 1 and self._cut_schedule is not None and self._cut_schedule(trace):

@@ -42,10 +42,12 @@ class Timing:
 
     def __init__(self) -> None:
         self.on = False  # in the current call
+        self.number = 0  # of the current call
         self._left = TIMED
 
     def begins(self) -> bool:
         """Begin a call of the step. Returns whether it is timed."""
+        self.number += 1
         self.on = self._left > 0
         self._left -= self.on
         return self.on
@@ -58,8 +60,8 @@ class Timing:
 class Region:
     """``fn`` as a part of a step. ``label`` and ``place``: what it is and where; ``last``: its last line. ``update``:
     whether it is a function of torch that updates what is trained. ``kept``: the objects that live as long as the step
-    does, where the program sees when objects are gone. ``timing``: of the step. ``leave``: called when it is left to
-    Python."""
+    does, where the program sees when objects are gone. ``anew``: whether the step makes what it calls anew each time.
+    ``timing``: of the step. ``leave``: called when it is left to Python."""
 
     def __init__(
         self,
@@ -73,6 +75,7 @@ class Region:
         *,
         update: bool = False,
         kept: tuple[Any, ...] | None = None,
+        anew: bool = False,
         leave: Callable[[Region], None],
     ) -> None:
         self.fn = fn
@@ -93,6 +96,8 @@ class Region:
         self._options = options
         self._account = account
         self._update = update
+        self._anew = anew
+        self._learnt = 0  # the call of the step in which it was learnt from last
         self._kept = None if update else kept
         self._leave = leave
 
@@ -112,6 +117,11 @@ class Region:
         part = self.part
         if part is None:
             return self.fn(*args, **kwargs) if self.why else self._measure(args, kwargs)
+        if self._anew and not part.learning.counts.compiles:
+            # Within one call of the step it is the same function with the same variables: a graph would assume that.
+            if self._learnt == self._timing.number:
+                return self.fn(*args, **kwargs)
+            self._learnt = self._timing.number
         counts = part.learning.counts
         timed = self._timing.on
         before, begun = counts.speculated, thread_time() if timed else 0.0

@@ -11,15 +11,16 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from time import thread_time
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType
 from typing import Any
 
 from torchjanus.core.errors import Place, Refusal
 from torchjanus.rewrite import Location, Run, call_sites, runs_of, variant
 from torchjanus.runtime.learning.learning import Learning
-from torchjanus.runtime.parts.candidates import function_of, is_entered, is_program, is_update
+from torchjanus.runtime.parts.call_sites import CallSite, Handing, Met, call_given
+from torchjanus.runtime.parts.candidates import is_entered, is_program, is_update
 from torchjanus.runtime.parts.region import Options, Region, Timing
-from torchjanus.semantics.protocols.leaves import MISSING
+from torchjanus.semantics.known.callers import calls_given, is_search
 from torchjanus.semantics.protocols.virtualize import underlying
 
 __all__ = ["Parts"]
@@ -27,42 +28,20 @@ __all__ = ["Parts"]
 MOST_CALLEES = 1000  # functions that call sites have met, as long as which they are remembered
 
 
-class CallSite:
-    """A call in a variant, which is asked what to call."""
-
-    def __init__(self, parts: Parts, label: str, place: Place) -> None:
-        self.label, self.place = label, place
-        self.asked = self.useful = False
-        self.met: set[FunctionType] = set()  # of those it has called, for which something else is, or was, called
-        self._parts = parts
-
-    def __call__(self, callee: Any) -> Any:
-        """Return what is called in the place of ``callee``: a part, a variant or ``callee`` itself."""
-        self.asked = True
-        found = function_of(callee)
-        if found is None:
-            return callee
-        function, receiver = found
-        known = self._parts.callees.get(function, MISSING)
-        if known is MISSING:
-            known = self._parts.meet(function, self)
-        if known is None:
-            return callee
-        self.useful = True
-        self.met.add(function)
-        return MethodType(known, receiver[0]) if receiver else known
-
-
 class Skeleton:
     """The variant of one function. ``refusals``: what cannot be speculated on, in it or elsewhere; ``divide``: its
-    loops are no parts, but their bodies may be."""
+    loops are no parts, but their bodies may be; ``anew``: whether the step makes the function anew in each call, so
+    that runs of its statements, which share its variables, cannot be functions that stay."""
 
-    def __init__(self, parts: Parts, fn: FunctionType, refusals: Iterable[Refusal], *, divide: bool) -> None:
+    def __init__(
+        self, parts: Parts, fn: FunctionType, refusals: Iterable[Refusal], *, divide: bool, anew: bool = False
+    ) -> None:
         self.fn = fn
         self.function = fn
         self.stale = True
         self._parts = parts
         self._divide = divide
+        self._anew = anew
         self._failed: set[Location] = set()  # statements of runs that are Python's
         self._refused: set[tuple[int, int]] = set()
         file = fn.__code__.co_filename
@@ -83,7 +62,7 @@ class Skeleton:
         """Make the variant again, without sites that have turned out to call nothing that is a part."""
         self.stale = False
         self._sites = {at: site for at, site in self._sites.items() if site.useful or not site.asked}
-        found = [] if is_entered(self.fn) else runs_of(self.fn, self._breaks, divide=self._divide)
+        found = [] if self._anew or is_entered(self.fn) else runs_of(self.fn, self._breaks, divide=self._divide)
         opened = [run for run, region in self._known.values() if region.opened and region.is_active]
         found = [run for run in found if not any(_holds(one, run.statements[0]) for one in opened)]
         self._runs = dict(self._remembered(run) for run in (*opened, *found))
@@ -97,7 +76,7 @@ class Skeleton:
             if region.is_open and not self._is_taken(run.statements[0]):
                 yield run, region
 
-    def callees(self, run: Run | None = None) -> Iterator[FunctionType]:
+    def callees(self, run: Run | None = None) -> Iterator[Met]:
         """Yield the functions that call sites have met, within ``run`` only, or outside of all runs that are learnt."""
         for at, site in self._sites.items():
             if _holds(run, at) if run is not None else not self._is_taken(at):
@@ -152,20 +131,22 @@ class Parts:
 
     def __init__(self, fn: Callable[..., Any], options: Options, learning: Learning) -> None:
         self.regions: list[Region] = []
-        # What is called in the place of a function: a region, a variant, or None for the function itself.
-        self.callees: dict[FunctionType, Callable[..., Any] | None] = {}
+        # What is called in the place of a function: a region, a variant, or None for the function itself. What the
+        # step makes anew in each call is known by its code: a region is given the function, too.
+        self.callees: dict[Met, Callable[..., Any] | None] = {}
         self.stale = True  # whether a variant has to be made again
         self.changed = False  # whether regions were made or left since open ones were last looked at
-        self._calls: dict[FunctionType, Region] = {}  # the regions that are functions
+        self._calls: dict[Met, Region] = {}  # the regions that are functions
         self._looking = 0.0  # seconds in which call sites have been looked for: sources are parsed
         self._timing = Timing()
         self._fn = fn
         self._options = options
         self._learning = learning
-        self._met: dict[CodeType, weakref.ref[FunctionType]] = {}  # functions that may be made anew in each call
-        self._skeletons: dict[FunctionType, Skeleton] = {}
+        # Functions that may be made anew in each call, and the call of the step in which they were first met.
+        self._met: dict[CodeType, tuple[weakref.ref[FunctionType], int]] = {}
+        self._skeletons: dict[Met, Skeleton] = {}
         target, self._leading = underlying(fn)
-        self._main = self._skeleton(target, learning.event_log.refusals)
+        self._main = self._skeleton(target, target, learning.event_log.refusals)
 
     @property
     def is_superseded(self) -> bool:
@@ -238,7 +219,7 @@ class Parts:
             elif inner is not None and inner not in seen and not (called is not None and called.is_active):
                 self._open(inner, seen)
 
-    def _has_parts(self, skeleton: Skeleton, run: Run | None, seen: set[FunctionType]) -> bool:
+    def _has_parts(self, skeleton: Skeleton, run: Run | None, seen: set[Met]) -> bool:
         """Whether anything that ``run``, or the whole function, holds or calls is learnt."""
         if skeleton.has_parts(run):
             return True
@@ -252,7 +233,7 @@ class Parts:
                     return True
         return False
 
-    def _call(self, function: FunctionType) -> None:
+    def _call(self, function: Met) -> None:
         """Call the region that a function is, if it is learnt, and else its variant."""
         region = self._calls.get(function)
         if region is not None and region.is_active:
@@ -274,6 +255,7 @@ class Parts:
         leave: Callable[[Region], None],
         *,
         update: bool = False,
+        anew: bool = False,
     ) -> Region:
         """Return a new part."""
         lifetimes = any(refusal.of_lifetimes for refusal in self._learning.event_log.refusals)
@@ -287,6 +269,7 @@ class Parts:
             self._timing,
             update=update,
             kept=self._leading if lifetimes else None,
+            anew=anew,
             leave=leave,
         )
         self.regions.append(made)
@@ -300,42 +283,72 @@ class Parts:
             return None
         known: Callable[..., Any] | None = None
         if is_entered(function):
-            known = self._enter(function, ())
+            known = self._enter(function, function, ())
+        elif is_search(function):
+            known = Handing(function, site).call
         elif is_update(function) or is_program(function):
-            if places_in(function.__code__, self._learning.event_log.refusals):
-                known = self._enter(function, self._learning.event_log.refusals)
-            else:
-                leave = partial(self._left, function)
-                update = is_update(function)
-                called = self.region(function, site.label, site.place, site.place.line, leave, update=update)
-                self._calls[function] = called
-                known = called.call
+            known = self._candidate(function, function, function, site)
+        elif calls_given(function):
+            known = Handing(function, site).call
         self.callees[function] = known
         return known
+
+    def meet_anew(self, function: FunctionType, site: CallSite) -> Callable[..., Any] | None:
+        """Return what is called in the place of a function that the step makes anew in each call, by its code; None for
+        itself."""
+        known = self._candidate(function.__code__, function, call_given, site) if is_program(function) else None
+        self.callees[function.__code__] = known
+        return known
+
+    def _candidate(
+        self, key: Met, function: FunctionType, fn: Callable[..., Any], site: CallSite
+    ) -> Callable[..., Any]:
+        """Return a part, or the variant of a function that contains something refused. ``fn``: what the part calls."""
+        refusals = self._learning.event_log.refusals
+        # What a library calls has been native in the watched runs of the step: what was refused then says little of it.
+        if not site.hands and places_in(function.__code__, refusals):
+            return self._enter(key, function, refusals)
+        label, place = site.named(function)
+        leave = partial(self._left, key, function, site)
+        called = self.region(fn, label, place, place.line, leave, update=is_update(function), anew=key is not function)
+        self._calls[key] = called
+        return called.call
+
+    def is_made_anew(self, function: FunctionType) -> bool:
+        """Whether the step makes a function of this code in each call, as far as is known."""
+        if "<locals>" not in function.__qualname__ or len(self.callees) >= MOST_CALLEES:
+            return False
+        before = self._met.get(function.__code__)
+        return before is not None and before[0]() is not function
 
     def _is_kept(self, function: FunctionType) -> bool:
         """Whether the function is not one that the step makes anew in each call, as far as is known."""
         if "<locals>" not in function.__qualname__:
             return len(self.callees) < MOST_CALLEES
-        before = self._met.get(function.__code__)
-        self._met[function.__code__] = weakref.ref(function)
-        return before is not None and before() is function and len(self.callees) < MOST_CALLEES
+        before = self._met.setdefault(function.__code__, (weakref.ref(function), self._timing.number))
+        return before[1] < self._timing.number and len(self.callees) < MOST_CALLEES
 
-    def _left(self, function: FunctionType, region: Region) -> None:
-        """Look for parts in a function that is no part."""
+    def _left(self, key: Met, function: FunctionType, site: CallSite, region: Region) -> None:
+        """Look for parts in a function that is no part, or in those that it is given to call."""
         self.changed = True
-        self.callees[function] = None if region.is_small else self._enter(function, region.refusals)
+        if region.is_small:
+            self.callees[key] = None
+        elif calls_given(function):
+            self.callees[key] = Handing(function, site).call
+        else:
+            self.callees[key] = self._enter(key, function, region.refusals)
 
-    def _enter(self, function: FunctionType, refusals: Sequence[Refusal]) -> FunctionType:
+    def _enter(self, key: Met, function: FunctionType, refusals: Sequence[Refusal]) -> FunctionType:
         self.stale = True
-        return self._skeleton(function, refusals).function
+        return self._skeleton(key, function, refusals).function
 
-    def _skeleton(self, function: FunctionType, refusals: Sequence[Refusal]) -> Skeleton:
-        known = self._skeletons.get(function)
+    def _skeleton(self, key: Met, function: FunctionType, refusals: Sequence[Refusal]) -> Skeleton:
+        known = self._skeletons.get(key)
         if known is None:
             begun = thread_time()
             divide = not places_in(function.__code__, refusals)
-            known = self._skeletons[function] = Skeleton(self, function, refusals, divide=divide)
+            anew = isinstance(key, CodeType)
+            known = self._skeletons[key] = Skeleton(self, function, refusals, divide=divide, anew=anew)
             self._looking += thread_time() - begun
         return known
 

@@ -18,10 +18,10 @@ import torch
 from torchjanus.core.access_path import native_class
 from torchjanus.core.kinds import getattr, hasattr, isinstance
 from torchjanus.host.deferred_writes import make_exception, make_function, make_partial, make_value
-from torchjanus.rewrite import Anchor
+from torchjanus.rewrite import Anchor, with_code
 from torchjanus.rewrite.hooks.lookup import attributes_of, is_python_class
 
-__all__ = ["Parts", "is_rewritten", "original_code", "parts_of", "slots_of", "unraised"]
+__all__ = ["Parts", "is_rewritten", "original_code", "parts_of", "slots_of", "unhooked", "unraised"]
 
 _PLAIN: tuple[Any, ...] = (int, float, complex, str, bytes)
 _FUNCTION = vars(types.FunctionType)
@@ -212,3 +212,12 @@ def _span(code: types.CodeType) -> tuple[Any, Any]:
     known = [p for p in code.co_positions() if None not in p and p[2] != p[3]]
     begins = min(((p[0], p[2]) for p in known), default=None)
     return begins, max(((p[1], p[3]) for p in known), default=None)
+
+
+def unhooked(value: Any) -> Any:
+    """Return a function that rewritten code has made as the program's own code would have made it, with the same
+    variables; all else as it is."""
+    if type(value) is not types.FunctionType or not is_rewritten(value.__code__):
+        return value
+    code = original_code(value.__code__)
+    return value if code is None else with_code(value, code)

@@ -25,6 +25,7 @@ from torchjanus.semantics.external.extern_calls import ExternCalls, take
 from torchjanus.semantics.external.host_functions import host_effects
 from torchjanus.semantics.external.logs import with_program_line
 from torchjanus.semantics.external.surroundings import writes_by_python
+from torchjanus.semantics.known.callers import searches
 from torchjanus.semantics.known.consumers import iterated
 from torchjanus.semantics.known.foreign import (
     is_foreign_function,
@@ -223,6 +224,8 @@ class ForeignCalls(NativeMethods):
 
     def extern(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects | None = None) -> Any:
         """Leave the call to the host."""
+        if searches(fn, (*args, *kwargs.values())):
+            return self.unknown(fn, args, kwargs)
         self.externs.note_dropped(fn)
         if effects is None:
             owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", "")

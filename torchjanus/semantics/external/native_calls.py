@@ -28,10 +28,12 @@ from torchjanus.core.dynamo import leave_alone
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.ops.collectives import facts_of, is_of_store
 from torchjanus.rewrite.hooks import rewritten
+from torchjanus.semantics.containers.parts import unhooked
 from torchjanus.semantics.external.data_parallel import is_forward
 from torchjanus.semantics.external.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
 from torchjanus.semantics.external.plain_parts import PlainParts
 from torchjanus.semantics.external.refusals import is_registered_already, refuse_mode, refuse_native
+from torchjanus.semantics.known.callers import searches
 from torchjanus.semantics.known.closed import (
     acts,
     calls_functions,
@@ -326,10 +328,13 @@ class NativeCalls(ForeignCalls):
         name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
         owner = getattr(fn, "__self__", None)
         known = isinstance(owner, CONTAINERS) or is_torch_script(fn)
-        if module.partition(".")[0] != "torch" and not known:
+        often = searches(fn, (*args, *kwargs.values()))
+        if module.partition(".")[0] != "torch" and not known and not often:
             return self.extern(fn, args, kwargs)
         refuse_native(self.recording, fn, f"{module}.{_PYBIND.sub('', name)}", why)
         leave_alone()
+        if often:  # what it asks often need not be watched: there will be no graph of this run
+            args, kwargs = tuple(map(unhooked, args)), {key: unhooked(value) for key, value in kwargs.items()}
         parts = PlainParts(self.recording)
         parts.of(owner)
         given, named = tuple(map(parts.of, args)), {key: parts.of(value) for key, value in kwargs.items()}

@@ -6,6 +6,7 @@ In: the recording of the run, and the function, mode or class. Out: a refusal wi
 from __future__ import annotations
 
 import abc
+from types import FunctionType
 from typing import Any
 
 from torch.utils._device import DeviceContext
@@ -13,6 +14,7 @@ from torch.utils._device import DeviceContext
 from torchjanus.core.default_device import is_own
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite.hooks.lookup import on_type
+from torchjanus.semantics.known.callers import calls_given, is_search
 from torchjanus.semantics.known.closed import calls_functions, communicates, is_torch_script
 from torchjanus.semantics.record.recording import Recording
 
@@ -29,6 +31,13 @@ def refuse_native(recording: Recording, fn: Any, name: str, why: str = "") -> No
             f"calls {name}",
             why or "processes communicate there, in an order that all of them keep, and a graph makes no such calls.",
             "Speculate on what comes before it and on what comes after it.",
+        )
+    elif is_search(fn) or (isinstance(fn, FunctionType) and calls_given(fn)):
+        recording.refuse(
+            "closure-search",
+            f"calls {name}",
+            why or "how often it calls the function that it is given depends on the results: no two runs are alike.",
+            "Nothing need be done: that function is speculated on by itself.",
         )
     elif calls_functions(fn):
         remedy = "Write it with Python's own if, for and while."

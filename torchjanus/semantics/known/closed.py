@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.semantics.known.callers import is_search
 
 __all__ = [
     "acts",
@@ -134,9 +135,9 @@ def _module_of(func: Any) -> str:
 
 def is_refused_code(func: Any) -> bool:
     """Whether this is Python code of torch that is refused as a whole: processes communicate in it (beyond queries of
-    the group), it is an operator that calls functions, or it compiles."""
+    the group), it is an operator that calls functions, it asks a closure so often as losses decide, or it compiles."""
     name = getattr(func, "__name__", None)
-    if func is torch.compile:
+    if func is torch.compile or is_search(func):
         return True
     if isinstance(func, types.FunctionType):
         module = func.__globals__.get("__name__")

@@ -35,7 +35,7 @@ def left_native(natives: NativeCalls, fn: Any) -> str | None:
     if natives.is_framework(fn):
         return "recorded as one framework call"
     if is_refused_code(fn):
-        return "refused: processes communicate in it, or it calls functions of the program's"
+        return "refused: processes communicate in it, or it calls functions of the program's, unwatched"
     if fn in SETTING_UP:
         return "fills tables of torch's own"
     if is_checkpoint(fn):
