@@ -87,6 +87,8 @@ def numbers_of(container: Any) -> Ints | Floats:
 def native_class(cls: type) -> Any:
     """Return the container class written in C that ``cls`` is or derives from, or None. Reads, guards and deferred
     writes use its methods, which are below any written in Python, since watching records there."""
+    if cls is dict or cls is list or cls is tuple:
+        return cls
     return next((base for base in _CONTAINERS if issubclass(cls, base)), None)
 
 
@@ -199,7 +201,7 @@ class AccessPath:
 
     def then(self, step: Step, key: Any = None) -> AccessPath:
         """Return the path that is one step longer."""
-        return AccessPath(step, self, key, (step.value, self.token, token_of(key)))
+        return AccessPath(step, self, key, (step._value_, self.token, token_of(key)))
 
     def item(self, key: Any) -> AccessPath:
         return self.then(Step.ITEM, key)

@@ -225,13 +225,12 @@ def _in_brackets(*remarks: str) -> str:
 
 def is_question(event: Any) -> bool:
     """Whether a tensor was asked to decide."""
-    if isinstance(event, TensorPredicate):
-        return True
-    return isinstance(event, NumberPredicate) and depends_on(event.expr, Fetch)
+    kind = type(event)
+    return kind is TensorPredicate or (kind is NumberPredicate and depends_on(event.expr, Fetch))
 
 
 def is_chance(event: Any) -> bool:
     """Whether what the host was given by the world decided."""
-    return isinstance(event, NumberPredicate) and any(
+    return type(event) is NumberPredicate and any(
         isinstance(leaf, Read) and leaf.access_path.waits_for for leaf in leaves(event.expr)
     )

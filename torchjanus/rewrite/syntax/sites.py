@@ -7,6 +7,8 @@ import ast
 from builtins import len  # torchjanus' own, even where a program replaces it
 from dataclasses import dataclass, field
 
+from torchjanus.core.errors import Place
+
 __all__ = ["Location", "Region", "Site", "SiteTable", "location_of"]
 
 Location = tuple[int, int, int, int]  # line, column, end line, end column: lines from 1, columns in UTF-8 bytes from 0
@@ -36,6 +38,10 @@ class Site:
     end_column: int
     function: str
     path: tuple[Region, ...] = field(default=(), compare=False, repr=False)
+    place: Place = field(init=False, compare=False, repr=False)  # made once: each hook asks for it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "place", Place(self.file, self.line, self.column, self.function))
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

@@ -229,8 +229,9 @@ class Learning:
         watched, speculated, paths = (one - before for one, before in zip(now, self._since, strict=True))
         if speculated > watched:
             self._since = now
-        patient = min(self._patient, SAMPLED) if self.paths.differ_in_results else self._patient
-        return watched >= patient and 4 * paths >= 3 * watched and speculated <= watched
+        if watched < min(self._patient, SAMPLED) or 4 * paths < 3 * watched or speculated > watched:
+            return False
+        return watched >= self._patient or self.paths.differ_in_results
 
     def _made_first(self) -> None:
         """Forget the runs watched before there was a graph: they say nothing of what graphs serve."""

@@ -36,16 +36,15 @@ def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     has stored. ``args``, ``kwargs``: those of the run or of a later one. Return whether there may be more to
     release."""
     for number, stored in enumerate(trace.events):
-        if isinstance(stored, HeapWrite) and _is_large(stored.value) and id(stored.value) not in trace.owners:
+        if type(stored) is HeapWrite and _is_large(stored.value) and id(stored.value) not in trace.owners:
             trace.events[number] = let_go = replace(stored, value=blank(stored.value.detach()))
             if id(stored) in trace.recipes:
                 trace.recipes[id(let_go)] = trace.recipes.pop(id(stored))
     trace.alive = [kept for kept in trace.alive if not _is_large(kept) or id(kept) in trace.owners]
-    found = {
-        event.access_path: event for event in trace.events if isinstance(event, HeapRead) and event.kind == "tensor"
-    }
-    if not any(_is_large(event.value) for event in found.values()):
+    reads = [event for event in trace.events if type(event) is HeapRead and event.kind == "tensor"]
+    if not any(_is_large(event.value) for event in reads):
         return False
+    found = {event.access_path: event for event in reads}
     tensors = {id(event.value): event.value for event in found.values()}
     sharing = Counter(map(memory_of, tensors.values()))
     gone: dict[int, torch.Tensor] = {}
@@ -54,7 +53,7 @@ def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
         if _is_plain(tensor) and sharing[memory_of(tensor)] == 1 and not _is_at(tensor, access_path, args, kwargs):
             gone[id(tensor)] = tensor
     for one in trace.events:
-        if isinstance(one, HeapRead) and one.kind != "tensor":  # other events refer to its identity
+        if type(one) is HeapRead and one.kind != "tensor":  # other events refer to its identity
             gone.pop(id(one.value), None)
     if not gone:
         return True
@@ -62,7 +61,7 @@ def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     trace.tensors = [others.get(id(tensor), tensor) for tensor in trace.tensors]
     trace.events = [
         replace(event, value=others[id(event.value)])
-        if isinstance(event, HeapRead) and id(event.value) in others
+        if type(event) is HeapRead and id(event.value) in others
         else event
         for event in trace.events
     ]

@@ -28,8 +28,8 @@ from torchjanus.semantics.external.surroundings import writes_by_python
 from torchjanus.semantics.known.callers import searches
 from torchjanus.semantics.known.consumers import iterated
 from torchjanus.semantics.known.foreign import (
+    foreign_verdict,
     is_foreign_function,
-    is_foreign_object,
     is_left_to_host,
     is_numpy_scalar,
     only_makes_tensor,
@@ -116,9 +116,12 @@ class ForeignCalls(NativeMethods):
         framework.packs = PackedSequences(recording, self._selected, call, really, framework.selections.plain, holds)
 
     def is_foreign(self, value: Any) -> bool:
+        verdict = foreign_verdict(type(value))
+        if verdict is not None:
+            return verdict
         if is_view(value) and dictionary_behind(value) is not None:
             return False
-        return is_foreign_object(value, self.recording.owner(value) is not None)
+        return self.recording.owner(value) is not None
 
     def is_foreign_function(self, fn: Any) -> bool:
         """Whether the function or class is defined in a module that is not entered."""

@@ -28,6 +28,7 @@ from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.trace.values import TracedFloat, TracedInt, TracedStr
 
 __all__ = [
+    "foreign_verdict",
     "is_foreign_function",
     "is_foreign_module",
     "is_foreign_object",
@@ -156,13 +157,17 @@ def is_foreign_object(value: Any, was_there: bool) -> bool:
     ``was_there``: it was found in the heap or returned by foreign code. A native iterator that the program itself has
     made is not foreign.
     """
-    cls = type(value)
-    verdict = _verdicts.known.get(id(cls)) or _verdicts.put(cls, (_verdict(cls),))
-    return verdict[0] is True or (verdict[0] is None and was_there)
+    verdict = foreign_verdict(type(value))
+    return was_there if verdict is None else verdict
+
+
+def foreign_verdict(cls: type) -> bool | None:
+    """True: all instances of the class are foreign. None: those that the program has not made itself. False: none
+    is."""
+    return (_verdicts.known.get(id(cls)) or _verdicts.put(cls, (_verdict(cls),)))[0]
 
 
 def _verdict(cls: type) -> bool | None:
-    """True: all instances are foreign. None: those that the program has not made itself. False: none is."""
     if is_one_of(cls, weakref.ProxyTypes):
         return True  # isinstance() takes a proxy for its referent
     module = cls.__module__ if isinstance(cls.__module__, str) else "builtins"

@@ -5,6 +5,7 @@ Plain tables; knows nothing of recordings.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -90,8 +91,16 @@ _ACCESSORS: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 def checks(name: str, args: tuple[Any, ...]) -> bool:
     """Whether the operation raises on some values: decompositions, and operations that take indices."""
-    if any(word in name for word in _RAISING):
+    if _may_raise(name):
         return True
-    tensors = (leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor))
+    tensors = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor)]
     with torch._C.DisableTorchFunction():
-        return any(not t.is_floating_point() and t.dtype is not torch.bool and t.dim() > 0 for t in tensors)
+        for tensor in tensors:
+            if not tensor.is_floating_point() and tensor.dtype is not torch.bool and tensor.dim() > 0:
+                return True
+    return False
+
+
+@functools.cache
+def _may_raise(name: str) -> bool:
+    return any(word in name for word in _RAISING)

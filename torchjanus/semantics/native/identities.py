@@ -82,6 +82,8 @@ def hashed(recording: Recording, value: Traced) -> None:
 
 def held_as_key(recording: Recording, value: Any) -> bool:
     """Assume that an object used as a key differs from the other keys. Return False if it has its own hash."""
+    if id(value) in recording.identities and recording.owner(value) is not None:
+        return True  # it was used as a key before, and the run keeps it alive
     if not _is_by_identity(value, "__hash__"):
         return False
     number = identity_of(recording, id, (value,))

@@ -20,6 +20,7 @@ PLAIN_TYPES = frozenset(
     for kind in {int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None), range, slice}
     | {FunctionType, MethodType, BuiltinFunctionType}
 )
+_GETATTRIBUTE = object.__getattribute__
 
 
 class Attributes(SpecialMethods):
@@ -39,7 +40,7 @@ class Attributes(SpecialMethods):
             if self.native_reason(getter) is not None:
                 return self.load_attr(at, obj, name)
         else:
-            getter = self.dunder(tp, "__getattribute__")
+            getter = None if getter is _GETATTRIBUTE else self.dunder(tp, "__getattribute__")
         try:
             return self.plain_attr(at, obj, name) if getter is None else self.invoke(at, getter, obj, name)
         except AttributeError as error:

@@ -25,6 +25,10 @@ class CallWrites:
         self._lists: set[int] = set()
         self._returned: list[tuple[torch.Tensor, int]] = []
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._places or self._lists)
+
     def stored(self, container: Any, key: Any, by: object) -> None:
         """Record a write of a call. ``by``: the recording of the call."""
         self._places[id(container), key] = by

@@ -184,6 +184,9 @@ class Recording(WriteRecord):
 
         ``trusted``: the namespace belongs to a library; ``foreign``: only native code can read the object.
         """
+        known = self._found.get(access_path, ABSENT)
+        if known is value and not self.trace.refusals and not self.call_writes:
+            return value  # an object that this run has read here before
         value = plain(value)  # a generator that an earlier run has begun may hold a number traced by that
         if self.lost:
             self.claim_unless_plain(value, access_path)
@@ -191,7 +194,6 @@ class Recording(WriteRecord):
         if self.refuse_view((value,)):
             return value
         self._look_at(access_path.base)
-        known = self._found.get(access_path, ABSENT)
         if known is not ABSENT:
             if known is not value and not _unchanged(plain(known), value):
                 self.refuse(

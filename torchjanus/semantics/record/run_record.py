@@ -26,7 +26,15 @@ from torchjanus.semantics.known.host_memory import holds_size
 from torchjanus.semantics.protocols.indexed_iterators import WrappedIterable
 from torchjanus.semantics.record.rebinding import VariableChanges
 from torchjanus.trace.events import Event, Trace
-from torchjanus.trace.facts import HeapRead, HostComputation, NumberPredicate, Specialization, is_chance, is_question
+from torchjanus.trace.facts import (
+    HeapRead,
+    HostComputation,
+    NumberPredicate,
+    Specialization,
+    TensorPredicate,
+    is_chance,
+    is_question,
+)
 from torchjanus.trace.hazards import is_hazardous
 from torchjanus.trace.loops.outline import Outline, Turn, Written, is_outlined
 from torchjanus.trace.terms import TensorRef
@@ -47,6 +55,7 @@ from torchjanus.trace.values import (
 __all__ = ["RunRecord"]
 
 LINES = 32  # of the program that a refusal keeps, the innermost: in deep recursion each call may be refused
+_PREDICATES = frozenset({NumberPredicate, TensorPredicate})
 _LOOPS = frozenset({"for", "comprehension", "while"})
 
 
@@ -84,10 +93,12 @@ class RunRecord:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def note(self, event: Event) -> None:
-        if is_question(event) or is_chance(event):
+        kind = type(event)
+        if kind is HeapRead:
+            if type(event.value) is str:
+                self._texts.add(id(event.value))
+        elif kind in _PREDICATES and (is_question(event) or is_chance(event)):
             self.trace.changed[len(self.trace.events)] = self.variable_changes.since(event.place)
-        elif type(event) is HeapRead and type(event.value) is str:
-            self._texts.add(id(event.value))
         self.trace.events.append(event)
 
     def at_site(self, site: Site) -> None:

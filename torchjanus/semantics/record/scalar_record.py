@@ -34,6 +34,8 @@ class ScalarRecord(RunRecord):
 
     def pin(self, value: Any, why: str) -> Any:
         """Return the untraced value, or a NumPy scalar unchanged, and record a specialisation on it."""
+        if type(value) is int or type(value) is str:  # mostly so
+            return value
         number = self.number_within(value)
         if number is value:
             return super().pin(value, why)

@@ -130,6 +130,8 @@ class WriteRecord(ScalarRecord):
         return found
 
     def has_written(self, container: Any, key: Any) -> bool:
+        if id(container) not in self._written and not self.call_writes:  # mostly so
+            return False
         if self.call_writes.is_stored(container, _place(key), self):
             self.refuse_call_writes()
         return not self.lost and self.knows_write(container, key)

@@ -21,6 +21,7 @@ __all__ = ["Arguments", "bare"]
 
 
 # Operators whose tensor methods are Python code in torch: a mode sees the call before it returns NotImplemented.
+_NUMBERS = frozenset(map(id, (int, float, bool, complex)))
 _REFLECTED = ("__rpow__", "__rfloordiv__", "__rmod__", "__rlshift__", "__rrshift__")
 
 
@@ -68,7 +69,7 @@ class Arguments:
 
     def is_asked(self, value: Any) -> bool:
         """Whether the object's class has a reflected operator in Python, which Python calls after the tensor's."""
-        if isinstance(value, torch.Tensor | Traced):
+        if id(type(value)) in _NUMBERS or isinstance(value, torch.Tensor | Traced):
             return False
         return any(isinstance(getattr(type(value), name, None), types.FunctionType) for name in _REFLECTED)
 

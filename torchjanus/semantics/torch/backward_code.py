@@ -16,7 +16,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchjanus.core.access_path import Step
-from torchjanus.core.kinds import getattr, hasattr, isinstance
+from torchjanus.core.kinds import MISSING, getattr, isinstance, on_type
 from torchjanus.semantics.containers.registered import found_hooks
 from torchjanus.semantics.protocols.falling_back import attempt
 from torchjanus.semantics.record.recording import Recording
@@ -375,7 +375,7 @@ class BackwardCode:
 def is_autograd_node(value: Any) -> bool:
     """Whether this is a node of autograd's graph, such as ``tensor.grad_fn``."""
     kind = type(value)
-    return hasattr(kind, "register_prehook") and hasattr(kind, "next_functions")
+    return on_type(kind, "register_prehook") is not MISSING and on_type(kind, "next_functions") is not MISSING
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:

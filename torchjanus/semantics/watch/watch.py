@@ -55,11 +55,10 @@ from torchjanus.semantics.watch.objects.values import Values
 
 __all__ = ["Watch"]
 
+_PLAIN_CALLABLES = frozenset(map(id, (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)))
 _HIGHER_ORDER = torch._ops.HigherOrderOperator
 # All hooks: where torchjanus fails in one, Python carries out the operation (see ``falling_back``).
 _HOOKS = [name for name, hook in vars(Semantics).items() if isinstance(hook, types.FunctionType)]
-
-
 _Binary = Callable[[Site, str, Any, Any], Any]
 # Hooks and leaves that one part answers alone.
 _ANSWERED = {
@@ -134,7 +133,7 @@ class Watch(Protocols):
             return made
         fn, args = self.calls.target(fn, args)
         # The class is abstract: isinstance() would hash the program's class by way of its metaclass.
-        if type(fn) is not types.FunctionType and any(one is _HIGHER_ORDER for one in mro_of(type(fn))):
+        if id(type(fn)) not in _PLAIN_CALLABLES and any(one is _HIGHER_ORDER for one in mro_of(type(fn))):
             self.at(at)
             return self.natives.unknown(fn, args, kwargs)
         fn = dispatched(self.recording, self, at, stand_in_for(fn, args, kwargs), args)

@@ -23,6 +23,8 @@ from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["terminated_loops"]
 
+_PREDICATES = frozenset({TensorPredicate, NumberPredicate})
+
 
 def terminated_loops(trace: Trace) -> Iterator[LoopInstance]:
     """Yield the loops that may be tensor-terminated. Of two that overlap the first one is preferred."""
@@ -38,7 +40,7 @@ def _rows(trace: Trace) -> Iterator[list[int]]:
     last."""
     row: list[int] = []
     for position, event in enumerate(trace.events):
-        if not is_question(event):
+        if type(event) not in _PREDICATES or not is_question(event):
             continue
         first = trace.events[row[0]] if row else None
         same = first is not None and first.place == event.place and type(first) is type(event)

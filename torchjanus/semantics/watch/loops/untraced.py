@@ -101,7 +101,7 @@ class UntracedValues(Part):
     ) -> None:
         """Record a computation of the program's own code on untraced values. Values derived from fetches are traced and
         therefore skipped, unless untraced numbers were ``made`` of them."""
-        if not made and any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
+        if not made and _hold_tensors(values):
             return
         if not self.in_library(at) or self._have_recorded_floats(values):
             trace = self.recording.trace
@@ -121,13 +121,16 @@ class UntracedValues(Part):
 
     def note_values(self, at: Site, what: str, *values: Any, total: int | None = None, compared: str = "") -> None:
         """Record a computation whose result depends on the values only."""
-        structure = structure_of((what, values), self.kept)
-        self.note_untraced(at, *values, total=total, structure=structure, compared=compared)
+        if not _hold_tensors(values):
+            structure = structure_of((what, values), self.kept)
+            self.note_untraced(at, *values, total=total, structure=structure, compared=compared, made=True)
 
     def note_made(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
         """Record a computation on untraced values; on traced numbers its result is traced anyway."""
-        if not any(isinstance(value, Traced) for value in values):
-            self.note_values(at, what, *values, total=total)
+        for value in values:
+            if isinstance(value, Traced):
+                return
+        self.note_values(at, what, *values, total=total)
 
     def in_library(self, at: Site | None) -> bool:
         return is_installed(self.recording.place.file if at is None else at.file)
@@ -206,6 +209,14 @@ class UntracedValues(Part):
         count = self.framework.sizes.count
         if part is None or not is_all_but_few(key) or count(obj) is None or count(part) is None:
             self.note_length(at, obj)
+
+
+def _hold_tensors(values: tuple[Any, ...]) -> bool:
+    """Whether a value is a tensor, or was fetched from one: what is computed of it is recorded anyway."""
+    for value in values:  # noqa: SIM110 - quicker than a generator
+        if isinstance(value, torch.Tensor) or _is_fetched(value):
+            return True
+    return False
 
 
 def text_of_counter(text: str, value: int, spec: str) -> str:

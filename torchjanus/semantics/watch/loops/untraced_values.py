@@ -45,6 +45,9 @@ Owner = Callable[[Any], AccessPath | None]
 
 def structure_of(value: Any, owner: Owner) -> Any:
     """Return a description of a value, None where equal descriptions would not imply equal values."""
+    kind = type(value)
+    if id(kind) in _PLAIN:
+        return token_of(value)
     if isinstance(value, Traced):
         found = list(leaves(value.expr))
         if any(isinstance(leaf, Fetch) for leaf in found):
@@ -52,9 +55,6 @@ def structure_of(value: Any, owner: Owner) -> Any:
         if found and all(isinstance(leaf, Size) for leaf in found):  # each iteration may have a tensor of its own
             return ("of sizes", token_of(plain(value)))
         return ("traced", value.expr.token)
-    kind = type(value)
-    if id(kind) in _PLAIN:
-        return token_of(value)
     if isinstance(value, type | enum.Enum):
         return ("object", id(value))
     if id(kind) in _FOUND and (access_path := owner(value)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
-from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.core.kinds import getattr
 from torchjanus.semantics.watch.objects.state import Part
 
 __all__ = ["ContainerReads"]
@@ -19,7 +19,7 @@ class ContainerReads(Part):
 
     def note(self, *values: Any) -> None:
         for value in values:
-            if isinstance(value, _CONTAINERS):
+            if issubclass(type(value), _CONTAINERS):
                 trace = self.recording.trace
                 trace.peeked.append((len(trace.events), id(value)))
 

@@ -33,6 +33,7 @@ from torchjanus.trace.values import DisplayedValue, Traced, plain
 
 __all__ = ["ARGS", "Finalization"]
 
+_EFFECTS = (HeapWrite, ContainerMutation, Extern)
 ARGS: Any = vars(BaseException)["args"]  # access that bypasses methods of the error's class
 
 
@@ -52,8 +53,9 @@ class Finalization:
         """Fill in the recipes of the trace. Return ``result`` with untraced numbers."""
         trace = self.trace
         self.recording.advance_iterators()
-        for event in trace.events:
-            self._write = event if isinstance(event, HeapWrite | ContainerMutation) else None
+        effects = [event for event in trace.events if isinstance(event, _EFFECTS)]
+        for event in effects:
+            self._write = None if isinstance(event, Extern) else event
             if isinstance(event, HeapWrite):
                 computed = (self.recipe(event.key),) if isinstance(event.key, Traced) else ()
                 values = () if event.value is ABSENT else (self.recipe(event.value),)
@@ -67,10 +69,9 @@ class Finalization:
         self._write = None
         trace.result = self.recipe(result)
         trace.built = self._built
-        for event in trace.events:
-            if isinstance(event, HeapWrite | ContainerMutation | Extern):
-                for value in self._parts_of(event):
-                    self.bare(value)
+        for event in effects:
+            for value in self._parts_of(event):
+                self.bare(value)
         for made in self.recording.made_classes:  # reachable through their bases and metaclasses
             self._settle_class(made)
         return self.bare(result)

@@ -31,6 +31,7 @@ __all__ = ["Heap"]
 
 
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
+_ROOTS = (types.FunctionType, type, types.ModuleType, types.BuiltinFunctionType, enum.Enum)
 _FLAGS = (bool, str, types.NoneType)
 
 
@@ -46,6 +47,8 @@ class Heap(Part):
 
     def access_path_of(self, obj: Any) -> AccessPath | None:
         """Return the access path of an object, None for a new one. Functions, classes and modules are roots."""
+        if not isinstance(obj, _ROOTS):
+            return self.recording.owner(obj)
         if isinstance(obj, types.FunctionType) and self.recording.is_new_function(obj):
             return None
         if isinstance(obj, type) and self.recording.is_new_class(obj):
@@ -66,7 +69,8 @@ class Heap(Part):
 
     def load_attr(self, at: Site, obj: Any, name: str) -> Any:
         self.at(at)
-        name = self.recording.pin(name, "names an attribute")
+        if type(name) is not str:
+            name = self.recording.pin(name, "names an attribute")
         if self.recording.called_back.any:
             self.recording.called_back.look_at_attribute(obj, name)
         if isinstance(obj, torch.Tensor):

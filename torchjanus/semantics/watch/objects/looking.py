@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import isinstance
-from torchjanus.trace.values import Read, Traced, leaves
+from torchjanus.trace.values import Read, Traced, TracedFloat, TracedInt, TracedStr, leaves
 
 __all__ = ["records_inspection"]
 
+_TRACED = frozenset(map(id, (TracedInt, TracedFloat, TracedStr)))
 _HOLDING = frozenset(map(id, (tuple, list, set, frozenset, dict)))  # by the ids of the classes
 
 # Hooks that inspect their operands; and those that inspect the elements of the program's own containers, too.
@@ -40,13 +42,13 @@ def records_inspection(watch: Any) -> Any:
 
 
 def _noting(hook: Callable[..., Any], inside: bool) -> Callable[..., Any]:
-    @functools.wraps(hook)
-    def noting(self: Any, at: Any, *operands: Any) -> Any:
-        for operand in operands:
-            _note(self.recording, operand, inside)
-        return hook(self, at, *operands)
-
-    return noting
+    operands = [*inspect.signature(hook).parameters][2:]
+    notes = "".join(f"    NOTE(self.recording, {operand}, {inside})\n" for operand in operands)
+    given = ", ".join(("self", "at", *operands))
+    scope: dict[str, Any] = {"NOTE": _note, "HOOK": hook}
+    # Generated with explicit parameters: packing and unpacking them would slow watching.
+    exec(compile(f"def noting({given}):\n{notes}    return HOOK({given})\n", __file__, "exec"), scope)
+    return functools.wraps(hook)(scope["noting"])
 
 
 def _noting_attributes(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,9 +93,14 @@ def _noting_calls(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 def _note(recording: Any, value: Any, inside: bool) -> None:
     """Record that a value is inspected, and with ``inside`` also the elements of new containers."""
-    found = recording.trace.looked_at
+    found, called_back = recording.trace.looked_at, recording.called_back
+    kind = id(type(value))
+    if not (called_back.any or kind in _TRACED or (inside and kind in _HOLDING)):  # mostly so
+        access_path = recording.owner(value)
+        if access_path is not None:
+            found.add(access_path.token)
+        return
     pending, seen = [value], set[int]()  # containers may hold themselves
-    called_back = recording.called_back
     while pending:
         value = pending.pop()
         if called_back.any:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.host.journal import Journal
 from torchjanus.rewrite import Site
@@ -79,7 +78,7 @@ class WatchState:
         if site is None:  # within a native call, whose place stays
             return
         recording = self.recording
-        recording.place = Place(site.file, site.line, site.column, site.function)
+        recording.place = site.place
         if recording.trace.outline is not None:
             recording.at_site(site)
 

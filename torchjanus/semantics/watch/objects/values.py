@@ -79,8 +79,11 @@ class Values(Part):
     def truth(self, at: Site, value: Any) -> bool:
         self.at(at)
         recording = self.recording
-        value = self.natives.behind(value)
-        if isinstance(value, TracedInt | TracedFloat):
+        if type(value) is not bool:
+            value = self.natives.behind(value)
+        if type(value) is bool:
+            outcome = value
+        elif isinstance(value, TracedInt | TracedFloat):
             outcome = recording.hold(Apply(bool, (value.expr,)), bool(plain(value)))
         elif isinstance(value, TracedStr) and known_by_host(value.expr):
             outcome = recording.hold(Apply(bool, (value.expr,)), bool(plain(value)))
