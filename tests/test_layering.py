@@ -86,6 +86,7 @@ STDLIB_ONLY_MODULES = {
     "core/collector.py",
     "core/errors.py",
     "core/kinds.py",
+    "core/lazy.py",
     "core/slices.py",
     "core/trees.py",
     "core/versions.py",
@@ -125,7 +126,9 @@ def rank_within(part: str, package: str) -> int:
 
 
 def imported(node: ast.AST, path: Path) -> list[str]:
-    """The absolute names that an import statement asks for."""
+    """The absolute names that an import statement asks for, or ``deferred("a.module")``."""
+    if isinstance(node, ast.Call):
+        return [one.value for one in node.args if isinstance(one, ast.Constant)]
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -144,9 +147,14 @@ PARTS = {part: [path for path in MODULES if part_of(path) == part] for part in s
 
 @cache
 def nodes_of(path: Path) -> list[ast.AST]:
-    """The imports of a module, and its functions."""
+    """The imports of a module, those that are deferred as well, and its functions."""
     wanted = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, wanted)]
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, wanted) or is_deferred(node)]
+
+
+def is_deferred(node: ast.AST) -> bool:
+    """Whether it defers the import of a module (see ``core.lazy``)."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "deferred"
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -75,7 +75,8 @@ def registry(monkeypatch: pytest.MonkeyPatch, chosen: list[str]) -> list[Step]:
     steps: list[Step] = []
     monkeypatch.setattr(runtime, "speculated", lambda: tuple(steps))
     monkeypatch.setattr(runtime, "keep_speculated", lambda: None)
-    monkeypatch.setattr(cli, "explain", Said)
+    monkeypatch.setattr("torchjanus.runtime.report.explanation.explain", Said)
+    monkeypatch.setattr(cli, "executor_in_use", lambda: "replay")
     monkeypatch.setattr(runtime, "default_executor", lambda *name: chosen.extend(name) or "replay")
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(sys, "argv", list(sys.argv))

@@ -29,7 +29,7 @@ BOUNDED = {
         "rewrite/lifting.py:_templates",
         "rewrite/source.py:_adopted",
         "runtime/coexecution/placeholders.py:_owners",
-        "runtime/speculated_function.py:_live",
+        "runtime/runs/registry.py:_live",
         "semantics/known/foreign.py:_numpy_scalars",
         "semantics/known/foreign.py:_verdicts",
         "semantics/protocols/depth.py:_limits",
@@ -52,6 +52,7 @@ BOUNDED = {
         "semantics/known/foreign_effects.py:_is_users",
         "semantics/known/foreign.py:is_foreign_module",
         "semantics/known/framework_calls.py:_ACCESSORS",
+        "semantics/known/framework_calls.py:_may_raise",
     ],
     "it is filled once, or has one element": [
         "execute/backends/dynamo.py:_given",  # back ends that the program has given

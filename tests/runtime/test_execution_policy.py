@@ -227,7 +227,7 @@ class Training:
 def test_state_random_numbers_and_results_are_eagers_whoever_makes_the_calls(
     monkeypatch: pytest.MonkeyPatch, python_is_slow: bool
 ) -> None:
-    monkeypatch.setattr(torchjanus.runtime.entries.engine, "order_of", None)  # replay only
+    monkeypatch.setattr("torchjanus.runtime.entries.engine.order_of", None)  # replay only
     monkeypatch.setattr(execution_policy, "AGAIN", 12)
     eager, made = Training(), Training()
     step = torchjanus.speculate(made.step, executor="auto")

@@ -115,7 +115,7 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
 
     monkeypatch.setattr(lowering_cache, "Lowering", Lowering)
     monkeypatch.setattr(lowering_cache, "MANY", 0)
-    monkeypatch.setattr(torchjanus.runtime.entries.engine, "order_of", None)  # replay only
+    monkeypatch.setattr("torchjanus.runtime.entries.engine.order_of", None)  # replay only
     yield made
     made.go.set()
 
@@ -295,7 +295,7 @@ def test_small_programs_are_lowered_in_the_call() -> None:
 
 def test_another_process_in_earnest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering_cache, "MANY", 0)
-    monkeypatch.setattr(torchjanus.runtime.entries.engine, "order_of", None)  # replay only
+    monkeypatch.setattr("torchjanus.runtime.entries.engine.order_of", None)  # replay only
     monkeypatch.setattr(lowering_cache, "lower_whole", None)  # not here
     both = Both()
     both.calls(4)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchjanus import runtime
-from torchjanus.cli.debug import debug_command
 from torchjanus.cli.discovery import AFTER, Selection, compiled, watch_imports
 from torchjanus.cli.ranks import with_other_ranks
 from torchjanus.cli.reasons import listing, page
@@ -19,14 +18,16 @@ from torchjanus.cli.script import NotRunnable, load, locate, run
 from torchjanus.cli.status import show_status
 from torchjanus.cli.summary import print_report, print_steps, summary_of, write_json, write_page, write_trace
 from torchjanus.core.errors import Unsupported
+from torchjanus.core.lazy import deferred
 from torchjanus.core.reasons import reasons
 from torchjanus.core.versions import VERSION, installed_torch
 from torchjanus.execute.compiled import server
 from torchjanus.execute.compiled.duty_cycle import DUTY
-from torchjanus.runtime.report.explanation import explain
+from torchjanus.runtime.runs.registry import executor_in_use
 
 __all__ = ["main"]
 
+debug = deferred("torchjanus.cli.debug")
 USAGE_ERROR = 2
 
 
@@ -97,9 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "explain":
         return explain_code(options.code, options.all)
     if options.command == "debug":
-        return debug_command(
-            options.script, rest, options.function, options.only, options.list_passes, options.executor
-        )
+        wanted = options.function, options.only, options.list_passes, options.executor
+        return int(debug.debug_command(options.script, rest, *wanted))
     selection = None if options.marked else Selection(options.only, options.exclude, options.after)
     return run_command(options, selection, alone=arguments is None)
 
@@ -131,13 +131,13 @@ def run_command(options: argparse.Namespace, selection: Selection | None, *, alo
     runtime.keep_speculated()
     if selection is not None:
         watch_imports(selection)
-    if runtime.default_executor() != "replay":
+    if executor_in_use() != "replay":
         # It imports what compilers need while the script loads its data, if there is a core for that.
         server.start(forks=alone, compiles=not DUTY.is_full())
     show_status()
     begin = time.perf_counter()
     exit_code = run(code, script, arguments, module)
-    summary = summary_of(script, arguments, exit_code, time.perf_counter() - begin, selection, explain)
+    summary = summary_of(script, arguments, exit_code, time.perf_counter() - begin, selection)
     if (whole := with_other_ranks(summary)) is None:
         return exit_code
     if not options.no_report:

@@ -19,7 +19,7 @@ from torchjanus.cli.summary import print_report, summary_of
 from torchjanus.core.errors import Unsupported
 from torchjanus.execute.compiled import server
 from torchjanus.execute.compiled.duty_cycle import DUTY
-from torchjanus.runtime.report.explanation import explain
+from torchjanus.runtime.runs.registry import executor_in_use
 
 __all__ = ["install"]
 
@@ -53,7 +53,7 @@ def install(*, report: bool = True, after: float = AFTER) -> None:
     _installed = selection = Selection(after=after)
     runtime.keep_speculated()
     watch_imports(selection)
-    if runtime.default_executor() != "replay" and not DUTY.is_full():
+    if executor_in_use() != "replay" and not DUTY.is_full():
         server.start()
     if shell is not None:
         watch_cells(shell, selection)
@@ -96,7 +96,7 @@ def _rest(caller: FrameType) -> tuple[ast.Module, CodeType, int]:
 
 
 def _report(script: str, begun: float, selection: Selection) -> None:
-    summary = summary_of(script, sys.argv[1:], 0, time.perf_counter() - begun, selection, explain)
+    summary = summary_of(script, sys.argv[1:], 0, time.perf_counter() - begun, selection)
     if (whole := with_other_ranks(summary)) is not None:
         print_report(whole, detail=False)
 

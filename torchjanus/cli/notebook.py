@@ -10,9 +10,11 @@ from typing import Any
 
 from torchjanus.cli.discovery import Module, Selection, Step, compiled
 from torchjanus.cli.discovery.candidates import candidates, mentions_training
-from torchjanus.runtime.report.explanation import explain
+from torchjanus.core.lazy import deferred
 
 __all__ = ["load_ipython_extension", "notebook", "watch_cells"]
+
+explanation = deferred("torchjanus.runtime.report.explanation")
 
 MAGIC = "torchjanus"
 
@@ -73,6 +75,6 @@ def _magic(shell: Any, selection: Selection) -> None:
 def _report(steps: Sequence[Step], detail: bool) -> None:
     for step in steps:
         if step.speculated is not None:
-            print(explain(step.speculated, detail=detail), end="\n\n")
+            print(explanation.explain(step.speculated, detail=detail), end="\n\n")
         elif step.unwatched:
             print(f"{step.description} is Python's so far: {step.unwatched}\n")

@@ -12,9 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 from torchjanus import runtime
 from torchjanus.cli.discovery import Selection
+from torchjanus.core.lazy import deferred
 from torchjanus.host.collectives import communicated
-from torchjanus.runtime.report.chrome_trace import chrome_trace
-from torchjanus.runtime.report.page import html_page
 
 __all__ = [
     "FunctionSummary",
@@ -27,6 +26,10 @@ __all__ = [
     "write_page",
     "write_trace",
 ]
+
+chrome_trace = deferred("torchjanus.runtime.report.chrome_trace")
+explanation = deferred("torchjanus.runtime.report.explanation")
+page = deferred("torchjanus.runtime.report.page")
 
 
 class Speculated(Protocol):
@@ -91,7 +94,6 @@ def summary_of(
     exit_code: int,
     seconds: float,
     selection: Selection | None,
-    explain: Callable[[Any], Explained],
 ) -> Summary:
     """Return the summary of all functions that have been speculated on."""
     return Summary(
@@ -99,7 +101,7 @@ def summary_of(
         arguments=tuple(arguments),
         exit_code=exit_code,
         seconds=seconds,
-        functions=tuple(summarize(step, explain) for step in runtime.speculated()),
+        functions=tuple(summarize(step, explanation.explain) for step in runtime.speculated()),
         left=() if selection is None else (*selection.reasons(), *selection.unwatched()),
         communicated=dataclasses.asdict(communicated),
     )
@@ -154,12 +156,12 @@ def write_page(summary: Summary, path: Path) -> None:
     """Write the report as one page of HTML."""
     title = " ".join((summary.script, *summary.arguments))
     functions = [one.report for one in summary.functions]
-    path.write_text(html_page(title, summary.seconds, functions, summary.left), encoding="utf-8")
+    path.write_text(page.html_page(title, summary.seconds, functions, summary.left), encoding="utf-8")
 
 
 def write_trace(summary: Summary, path: Path) -> None:
     """Write the calls as a trace for Perfetto."""
-    path.write_text(json.dumps(chrome_trace([one.report for one in summary.functions])) + "\n")
+    path.write_text(json.dumps(chrome_trace.chrome_trace([one.report for one in summary.functions])) + "\n")
 
 
 def write_json(summary: Summary, path: Path) -> None:

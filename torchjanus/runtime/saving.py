@@ -10,10 +10,10 @@ from typing import Any, ParamSpec, TypeVar
 from torchjanus.core.errors import Unsupported
 from torchjanus.core.logs import logger
 from torchjanus.execute.compiled.store import store_in_use
+from torchjanus.runtime.decorators import speculate
 from torchjanus.runtime.learning.saved import surroundings
 from torchjanus.runtime.runs.saved_graphs import SavedGraphs, roots_of
 from torchjanus.runtime.runs.step_file import read_step
-from torchjanus.runtime.speculate import speculate
 from torchjanus.runtime.speculated_function import Speculated
 from torchjanus.semantics.protocols.virtualize import home_of
 

@@ -11,7 +11,6 @@ import functools
 import os
 import time
 import types
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -41,31 +40,19 @@ from torchjanus.runtime.runs.call_times import CallTimes
 from torchjanus.runtime.runs.experience import Experience
 from torchjanus.runtime.runs.marks import Marks
 from torchjanus.runtime.runs.records import Event, Profile, Statistics
+from torchjanus.runtime.runs.registry import register
 from torchjanus.runtime.runs.saved_graphs import SavedGraphs
 from torchjanus.runtime.runs.stance import in_force
 from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.semantics.protocols.virtualize import home_of, underlying
 from torchjanus.trace.events import Trace
 
-__all__ = ["P", "R", "Speculated", "keep_speculated", "speculated"]
+__all__ = ["P", "R", "Speculated"]
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _MEMORY_VIEW = "memory-view"  # the code of a refusal
-_live: weakref.WeakSet[Speculated[Any, Any]] = weakref.WeakSet()
-_kept: list[Speculated[Any, Any]] | None = None  # what keep_speculated() keeps alive
-
-
-def speculated() -> list[Speculated[Any, Any]]:
-    """Return every speculated function that is alive, in the order of creation."""
-    return sorted(_live, key=lambda s: s.number)
-
-
-def keep_speculated() -> None:
-    """Keep every speculated function, and so what it closes over, alive from now on, for a report at the end."""
-    global _kept
-    _kept = list(_live)
 
 
 class Speculated(Generic[P, R]):
@@ -86,9 +73,7 @@ class Speculated(Generic[P, R]):
         self._part = self._begin()
         Speculated._made += 1
         self.number = Speculated._made
-        _live.add(self)
-        if _kept is not None:
-            _kept.append(self)
+        register(self)
 
     def _begin(self) -> Part:
         """Return the whole function, of which nothing is known."""

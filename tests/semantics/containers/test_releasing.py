@@ -65,7 +65,7 @@ def test_a_blank_is_like_the_tensor_and_takes_no_memory() -> None:
 @pytest.mark.parametrize("executor", ["replay", "auto"])
 @pytest.mark.parametrize("name", ["gradients", "accumulated", "swapped"])
 def test_what_is_replaced_is_let_go(name: str, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torchjanus.runtime.entries.engine, "order_of", None)  # replay only
+    monkeypatch.setattr("torchjanus.runtime.entries.engine.order_of", None)  # replay only
     eager, ours = Training(), Training()
     expected: Callable[..., Any] = getattr(eager, name)
     step: Any = torchjanus.speculate(getattr(ours, name), executor=executor)

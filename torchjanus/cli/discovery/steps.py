@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
-from torchjanus.runtime import Speculated, speculate, vary
+from torchjanus import runtime
 
 __all__ = ["AFTER", "EVALUATION", "Step"]
 
@@ -32,7 +32,7 @@ class Step:
         self.code = code
         self.name = name
         self.description = description
-        self.speculated: Speculated[..., Any] | None = None
+        self.speculated: runtime.Speculated[..., Any] | None = None
         self._fn: Callable[..., Any] | None = None
         self._calls, self._seconds = 0, 0.0
         self._after = after
@@ -54,7 +54,7 @@ class Step:
             finally:
                 self._calls += 1
                 self._seconds += time.perf_counter() - begun
-        self.speculated = vary(SCHEDULED)(speculate(self._fn))
+        self.speculated = runtime.vary(SCHEDULED)(runtime.speculate(self._fn))
         self.speculated.called_before(self._calls, self._seconds)
         return self.speculated(*args, **kwargs)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch._inductor import CompiledArtifact  # type: ignore[attr-defined]
-from torch._inductor.output_code import CompiledFxGraph
-
+from torchjanus.core.lazy import deferred
 from torchjanus.execute.compiled.loading import Loaded
 
 __all__ = ["bare_call"]
+
+inductor = deferred("torch._inductor")
+output_code = deferred("torch._inductor.output_code")
 
 _DEEPEST = 12  # depth of nested wrappers
 
@@ -25,15 +26,15 @@ def bare_call(artifact: Any) -> Callable[[list[Any]], Any] | None:
 
     The two are equivalent only for code that returns nothing: results may be views, which the wrappers make.
     """
-    if not isinstance(artifact, CompiledArtifact | Loaded):
+    if not isinstance(artifact, inductor.CompiledArtifact | Loaded):
         return None
     seen: dict[int, Any] = {id(artifact): artifact}
-    found: dict[int, CompiledFxGraph] = {}
+    found: dict[int, Any] = {}
     reached = [artifact]
     for _ in range(_DEEPEST):
         reached = [inner for outer in reached for inner in _within(outer) if id(inner) not in seen]
         seen.update((id(inner), inner) for inner in reached)
-        found.update((id(inner), inner) for inner in reached if isinstance(inner, CompiledFxGraph))
+        found.update((id(inner), inner) for inner in reached if isinstance(inner, output_code.CompiledFxGraph))
         reached = [inner for inner in reached if id(inner) not in found]
     calls = [one.current_callable for one in found.values()]
     return calls[0] if len(calls) == 1 and callable(calls[0]) else None

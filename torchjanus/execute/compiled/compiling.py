@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._inductor import CompiledArtifact, standalone_compile  # type: ignore[attr-defined]
 
 from torchjanus.core.errors import refused
-from torchjanus.execute.compiled.after_mutation import options
+from torchjanus.core.lazy import deferred
 from torchjanus.execute.compiled.loop import PreparedBlock
 from torchjanus.execute.regions.loop import loops_of
 from torchjanus.execute.regions.switch import switches_of
@@ -39,6 +38,9 @@ __all__ = [
     "risks_in",
     "taken_by",
 ]
+
+after_mutation = deferred("torchjanus.execute.compiled.after_mutation")
+inductor = deferred("torch._inductor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ def compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) 
     return compile_for_sizes(prepared, examples, patches)
 
 
-def compile_block(writing: PreparedBlock, patches: dict[str, Any]) -> CompiledArtifact:
+def compile_block(writing: PreparedBlock, patches: dict[str, Any]) -> Callable[..., Any]:
     """Compile a block of a loop's iterations."""
     return _compile(writing.prepared, [*writing.examples, *writing.prepared.constants], patches)
 
@@ -153,17 +155,19 @@ def compile_for_sizes(prepared: Prepared, fakes: Sequence[torch.Tensor], patches
         return Compiled(artifact, opened.conditions())
 
 
-def _compile(prepared: Prepared, given: Sequence[Any], patches: dict[str, Any]) -> CompiledArtifact:
+def _compile(prepared: Prepared, given: Sequence[Any], patches: dict[str, Any]) -> Callable[..., Any]:
     graph = bare(prepared) if found_sizes(prepared.graph) else prepared.graph
     return _compiled(graph, given, patches, "from_example_inputs")
 
 
 def _compiled(
     graph: torch.fx.GraphModule, given: Sequence[Any], patches: dict[str, Any], shapes: Any
-) -> CompiledArtifact:
+) -> Callable[..., Any]:
     examples: list[Any] = [*given]
     try:
-        return standalone_compile(graph, examples, dynamic_shapes=shapes, options=options(patches))
+        chosen = after_mutation.options(patches)
+        made: Callable[..., Any] = inductor.standalone_compile(graph, examples, dynamic_shapes=shapes, options=chosen)
+        return made
     except Exception as error:
         what = f"Inductor cannot compile the step ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
         raise refused("inductor-compile", what, "The fault is Inductor's.", "Replay is used.") from error

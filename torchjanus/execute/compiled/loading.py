@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch._functorch import config as functorch_config
 from torch._guards import TracingContext, tracing
-from torch._inductor import CompiledArtifact, codecache, config  # type: ignore[attr-defined]
-from torch._inductor.output_code import CompiledFxGraphConstants
-from torch._inductor.utils import BoxedBool
 
+from torchjanus.core.lazy import deferred
 from torchjanus.core.logs import logger
 from torchjanus.graph.lowering.prepared_bytes import without_symbols
 
 __all__ = ["Loaded", "load", "ready_to_load"]
+
+inductor = deferred("torch._inductor")
 
 log = logger("store")
 
@@ -56,7 +56,8 @@ def load(path: Path) -> Called:
             return _loaded(path.read_bytes())
         except Exception as error:  # another version of torch: its own loading is slower, but right
             log.debug("an artifact is loaded with all of Inductor: %s: %s", type(error).__name__, error)
-    return CompiledArtifact.load(path=str(path), format="binary")
+    found: Called = inductor.CompiledArtifact.load(path=str(path), format="binary")
+    return found
 
 
 class Loaded:
@@ -73,20 +74,23 @@ def _loaded(saved: bytes) -> Loaded:
     """Load as torch's CacheCompiledArtifact does. Raises where this torch has saved it in another way."""
     cache, graphs, serial, *_ = map(importlib.import_module, _LOADER)
     reader = serial.BytesReader(saved)
-    if reader.read_bytes() != _HEADER or reader.read_bytes() != codecache.torch_key():
+    if reader.read_bytes() != _HEADER or reader.read_bytes() != inductor.codecache.torch_key():
         raise ValueError("it is of another kind")
     key, parts = reader.read_str(), reader.read_bytes()
     torch.compiler.load_cache_artifacts(parts)
     with (
         tracing(TracingContext(without_symbols())),
-        config.patch(unsafe_skip_cache_dynamic_shape_guards=True),
+        inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True),
         functorch_config.patch(strict_autograd_cache=True),
     ):
         entry, _ = cache.AOTAutogradCache._lookup(
             key, local=True, remote=False, args=[], cache_info={}, aot_config=None
         )
         entry.compiled_fw = _without_compiler(entry.compiled_fw)
-        settings = {"cudagraphs": BoxedBool(False), "boxed_forward_device_index": graphs.BoxedDeviceIndex(0)}
+        settings = {
+            "cudagraphs": inductor.utils.BoxedBool(False),
+            "boxed_forward_device_index": graphs.BoxedDeviceIndex(0),
+        }
         return Loaded(entry.wrap_post_compile([], entry.sanitized_aot_config, settings))
 
 
@@ -97,10 +101,10 @@ def _without_compiler(forward: Any) -> Any:
     class Ready(type(forward)):  # type: ignore[misc]
         def load(self, example_inputs: Any) -> Any:
             key, _ = self.fx_graph_cache_info
-            graph, *_ = codecache.FxGraphCache.find_guarded_entry(key, True, None, lambda *_: True, [])
+            graph, *_ = inductor.codecache.FxGraphCache.find_guarded_entry(key, True, None, lambda *_: True, [])
             if graph is None or _has_kernels(graph._triton_bundle) or getattr(graph, "extern_libs_key", None):
                 return super().load(example_inputs)
-            constants = CompiledFxGraphConstants()
+            constants = inductor.output_code.CompiledFxGraphConstants()
             graph.after_deserialization(constants)
             graph._set_compile_context_for_autotune_cache()
             self.example_inputs, self.constants = example_inputs, constants

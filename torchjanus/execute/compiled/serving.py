@@ -25,8 +25,12 @@ from typing import Any, Never
 
 __all__ = ["COMPILER", "ENVIRONMENT", "IMPORTED", "LOWERING", "STARTED", "STOPPABLE", "STOPS", "serve"]
 
-# Modules whose main() a child may run, and what the second of them imports when it is at work.
+# Modules whose main() a child may run, and what each of them imports when it is at work.
 LOWERING, COMPILER = "torchjanus.execute.processes.lowering", "torchjanus.execute.compiled.worker"
+_LOWERERS = (
+    "torch.fx._graph_pickler", "torch.fx.experimental.symbolic_shapes", "torch._dynamo.source",
+    "torch.utils._sympy.interp", "torch.utils._sympy.printers", "torch._inductor.codecache"
+)  # fmt: skip
 _COMPILERS = (
     "torch._inductor.compile_fx", "torch._inductor.codegen.cpp", "torch._inductor.codegen.cpp_wrapper_cpu",
     "torch._inductor.standalone_compile", "torch._inductor.output_code", "torch._inductor.fx_passes.joint_graph",
@@ -85,8 +89,7 @@ class _Serving:
     def _import(self) -> None:
         """Import one module; behind the last one, begin what was ordered meanwhile."""
         if self._imports:
-            with contextlib.suppress(ImportError):  # of another version of torch: imported when it is needed
-                importlib.import_module(self._imports.popleft())
+            _import_all((self._imports.popleft(),))
             return
         self._importing = False
         _answer(self._answers, IMPORTED)
@@ -107,6 +110,8 @@ class _Serving:
                 if number == message["child"]:
                     _signal(process, message["signal"])
             return
+        if message["module"] == LOWERING:
+            _import_all((LOWERING, *_LOWERERS))  # else each child would do so
         process = os.fork()
         if process == 0:
             _child(message)
@@ -118,6 +123,12 @@ class _Serving:
             if ended:
                 number, _ = self._running.pop(process)
                 _answer(self._answers, number, os.waitstatus_to_exitcode(status))
+
+
+def _import_all(modules: Sequence[str]) -> None:
+    for module in modules:
+        with contextlib.suppress(ImportError):  # of another version of torch: imported when it is needed
+            importlib.import_module(module)
 
 
 def _answer(answers: int, number: int, code: int = 0) -> None:
@@ -181,7 +192,7 @@ def serve(orders: int, answers: int, owner: int) -> Never:
         os.environ.update(ENVIRONMENT)
         if (config := sys.modules.get("torch._inductor.config")) is not None:  # it has read the environment
             config.compile_threads = 1  # type: ignore[attr-defined]
-        _Serving(answers, (COMPILER, *_COMPILERS)).run(owner)
+        _Serving(answers, (LOWERING, *_LOWERERS, COMPILER, *_COMPILERS)).run(owner)
         code = 0
     finally:
         os._exit(code)
@@ -197,7 +208,7 @@ def main() -> None:
         _when_parent_ends(signal.SIGCONT)  # it looks at once, and removes what its children leave
         _answer(answers, STARTED)
     vars(importlib.import_module("torchjanus.execute.compiled.serving"))["niceness"] = NICENESS  # not of __main__
-    importlib.import_module(LOWERING)
+    _import_all((LOWERING, *_LOWERERS))
     if threading.active_count() == 1:  # else a fork would lack the other threads
         _answer(answers, IMPORTED)
         _Serving(answers, (COMPILER, *_COMPILERS)).run(owner)

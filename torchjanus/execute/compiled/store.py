@@ -16,7 +16,6 @@ import sqlite3
 import stat
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,9 +31,8 @@ except ImportError:  # not on Windows
 import diskcache  # type: ignore[import-untyped]
 import platformdirs
 import torch
-from torch._inductor import codecache, config
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from torchjanus.core.lazy import deferred
 from torchjanus.core.logs import logger
 from torchjanus.core.settings import CACHE
 from torchjanus.execute.compiled.loading import load
@@ -48,11 +46,12 @@ __all__ = [
     "environment",
     "fingerprint",
     "folder_in_use",
-    "look_around",
     "put_back",
     "require_private",
     "store_in_use",
 ]
+
+inductor = deferred("torch._inductor")
 
 log = logger("store")
 
@@ -84,13 +83,13 @@ class Product:
             path = Path(folder) / "artifact"
             path.write_bytes(self.artifact)
             # Each of six probes starts a process.
-            with config.patch({"cpp.vec_isa_ok": True} if self.proven else {}):
+            with inductor.config.patch({"cpp.vec_isa_ok": True} if self.proven else {}):
                 return load(path)
 
 
 def inductor_folder() -> Path:
     """Return where Inductor, in this process, looks for compiled code."""
-    return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir())
+    return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or inductor.runtime.cache_dir_utils.default_cache_dir())
 
 
 def put_back(files: Mapping[str, bytes], folder: Path) -> None:
@@ -274,11 +273,6 @@ def _opened(folder: Path) -> Store | None:
         return None
 
 
-def look_around() -> None:
-    """Compute, in another thread, the environment's part of keys: it reads torch's own source, which takes 0.4 s."""
-    threading.Thread(target=_surroundings, name="torchjanus surroundings", daemon=True).start()
-
-
 @cache
 def _surroundings() -> str:
     """Return all that artifacts depend on besides the program."""
@@ -290,8 +284,16 @@ def _surroundings() -> str:
     )
     if torch.cuda.is_initialized():
         settings += [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    parts = [torch.__version__, codecache.torch_key().hex(), sys.version, platform.machine(), _processor(), *settings]
-    return "\n".join(parts)
+    versions = [torch.__version__, str(torch.version.git_version), _sizes_of_inductor(), sys.version]
+    return "\n".join([*versions, platform.machine(), _processor(), *settings])
+
+
+def _sizes_of_inductor() -> str:
+    """Return a hash of which source files Inductor has, and of their sizes: those of one version may have been edited.
+    Inductor's own hash of their contents takes more than a second, and is compared when an artifact is loaded."""
+    folder = Path(torch.__file__).parent / "_inductor"
+    files = sorted((str(path.relative_to(folder)), path.stat().st_size) for path in folder.rglob("*.py"))
+    return hashlib.sha256(repr(files).encode()).hexdigest()
 
 
 def environment() -> dict[str, str]:

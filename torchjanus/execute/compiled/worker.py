@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._inductor import CompiledArtifact, config, cpu_vec_isa, standalone_compile  # type: ignore[attr-defined]
 
 from torchjanus.core.errors import refused
-from torchjanus.execute.compiled.after_mutation import options
+from torchjanus.core.lazy import deferred
 from torchjanus.execute.compiled.child import Child, begin, bound
 from torchjanus.execute.compiled.store import Product, fingerprint, put_back
 from torchjanus.graph.lowering.for_inductor import Prepared
@@ -36,6 +35,10 @@ from torchjanus.graph.lowering.prepared_bytes import (
 from torchjanus.graph.operators.data_sizes import found_sizes
 
 __all__ = ["Compilation", "Request"]
+
+after_mutation = deferred("torchjanus.execute.compiled.after_mutation")
+
+inductor = deferred("torch._inductor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +125,15 @@ class Compilation:
         self.child.cancel()
 
 
-def compile_request(request: Request) -> tuple[CompiledArtifact, tuple[Condition, ...]]:
+def compile_request(request: Request) -> tuple[Any, tuple[Condition, ...]]:
     """Compile in this thread. Returns the artifact and the conditions on sizes."""
     torch.set_default_dtype(request.default_dtype)
     torch.set_num_threads(request.threads)  # goes into the generated code
     with torch.no_grad(), UnpackedExamples(request.examples, request.sizes) as opened:
         assert isinstance(request.graph, bytes)
         graph = unpack(request.graph)
-        artifact = standalone_compile(
-            graph, opened.examples, dynamic_shapes=opened.shapes, options=options(request.patches)
+        artifact = inductor.standalone_compile(
+            graph, opened.examples, dynamic_shapes=opened.shapes, options=after_mutation.options(request.patches)
         )
         return artifact, opened.conditions()
 
@@ -146,9 +149,9 @@ def _loaded(libraries: set[Path]) -> set[Path]:
 
 def _proven() -> bool:
     """Whether all instruction sets that the processor reports were found to work."""
-    found = cpu_vec_isa.valid_vec_isa_list()
-    with config.patch({"cpp.vec_isa_ok": True}):
-        said = cpu_vec_isa.valid_vec_isa_list.__wrapped__()
+    found = inductor.cpu_vec_isa.valid_vec_isa_list()
+    with inductor.config.patch({"cpp.vec_isa_ok": True}):
+        said = inductor.cpu_vec_isa.valid_vec_isa_list.__wrapped__()
     return [*map(str, found)] == [*map(str, said)]
 
 

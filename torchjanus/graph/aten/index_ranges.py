@@ -10,14 +10,19 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import sympy  # type: ignore[import-untyped]
 import torch
 
+from torchjanus.core.lazy import deferred
 from torchjanus.ops.aten import operator_of
 
 __all__ = ["Elements", "elements_of", "end_of", "named"]
+
+if TYPE_CHECKING:
+    import sympy  # type: ignore[import-untyped]
+else:
+    sympy = deferred("sympy")
 
 Node = torch.fx.Node
 

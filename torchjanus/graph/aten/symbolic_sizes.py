@@ -7,27 +7,34 @@ call. Knows nothing of programs' nodes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import operator
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.source import ConstantSource
 from torch.fx.experimental import _config
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.utils._sympy import functions
 
 from torchjanus.core.errors import JanusError
+from torchjanus.core.lazy import deferred
 from torchjanus.graph.aten.strides import MeasuredStrides
 from torchjanus.graph.ir.program import Dimension, Formula, Input, Measured, Symbol
 from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["Fixed", "Symbolic", "are_alike", "geometry", "hint", "key", "quiet", "value_of_formula"]
+
+functions = deferred("torch.utils._sympy.functions")
+if TYPE_CHECKING:
+    import sympy  # type: ignore[import-untyped]
+else:
+    sympy = deferred("sympy")
+
+dynamo_sources = deferred("torch._dynamo.source")
+symbolic_shapes = deferred("torch.fx.experimental.symbolic_shapes")
 
 
 class Fixed(JanusError):
@@ -112,19 +119,19 @@ class Symbolic:
         self._dimensions = dimensions
         self.few = tuple(k for k, dimension in enumerate(dimensions) if dimension.few and settled is None)
         # duck_shape=False: sizes that are equal in the example may differ; which are equal is already decided.
-        self.env = ShapeEnv(duck_shape=False) if dimensions and settled is None else None
+        self.env = symbolic_shapes.ShapeEnv(duck_shape=False) if dimensions and settled is None else None
         mode = MeasuredStrides if self.env is None else _ByDecomposition
         self.mode = mode(allow_non_fake_inputs=True, shape_env=self.env)
         self.sizes: list[Any] = [*(settled or ())]
         self._symbols: dict[sympy.Symbol, int] = {}
         for number, dimension in enumerate(dimensions if settled is None else ()):
             assert self.env is not None
-            source = ConstantSource(f"size{number}")
+            source = dynamo_sources.ConstantSource(f"size{number}")
             size = dimension.hint
             symbol = self.env.create_symbol(
                 size,
                 source,
-                dynamic_dim=DimDynamic.DYNAMIC,
+                dynamic_dim=symbolic_shapes.DimDynamic.DYNAMIC,
                 constraint_dim=None,
                 positive=None if dimension.few else True,
                 do_not_specialize_zero_one=dimension.few,
@@ -212,7 +219,7 @@ class Symbolic:
             return total
         if isinstance(expr, sympy.Pow) and isinstance(expr.args[1], sympy.Integer) and int(expr.args[1]) > 0:
             return Apply(operator.pow, (self._expression(expr.args[0]), int(expr.args[1])))
-        func = next((made for kind, made in _HOST if isinstance(expr, kind)), None)
+        func = next((made for kind, made in _host() if isinstance(expr, kind)), None)
         if func is None:
             raise self.unsuited(f"the host cannot compute {expr}")
         return Apply(func, tuple(map(self._expression, expr.args)))
@@ -228,12 +235,15 @@ def any_of(*parts: Any) -> bool:
     return any(parts)
 
 
-_HOST: tuple[tuple[Any, Callable[..., Any]], ...] = (
-    (sympy.Eq, operator.eq), (sympy.Ne, operator.ne), (sympy.Le, operator.le), (sympy.Lt, operator.lt), (sympy.Ge,
-    operator.ge), (sympy.Gt, operator.gt), (sympy.And, all_of), (sympy.Or, any_of), (sympy.Not, operator.not_),
-    (functions.IntTrueDiv, operator.truediv), (functions.FloatTrueDiv, operator.truediv), (functions.ToFloat,
-    float), (functions.TruncToInt, int), (functions.CeilToInt, math.ceil), (functions.FloorToInt, math.floor),
-    (functions.CleanDiv, operator.floordiv), (functions.FloorDiv, operator.floordiv), (functions.Mod, operator.mod),
-    (functions.PythonMod, operator.mod), (functions.Max, max), (functions.Min, min), (sympy.Max, max), (sympy.Min,
-    min)
-)  # fmt: skip
+@functools.cache
+def _host() -> tuple[tuple[Any, Callable[..., Any]], ...]:
+    """How the host computes the functions of sympy and torch."""
+    return (
+        (sympy.Eq, operator.eq), (sympy.Ne, operator.ne), (sympy.Le, operator.le), (sympy.Lt, operator.lt), (sympy.Ge,
+        operator.ge), (sympy.Gt, operator.gt), (sympy.And, all_of), (sympy.Or, any_of), (sympy.Not, operator.not_),
+        (functions.IntTrueDiv, operator.truediv), (functions.FloatTrueDiv, operator.truediv), (functions.ToFloat,
+        float), (functions.TruncToInt, int), (functions.CeilToInt, math.ceil), (functions.FloorToInt, math.floor),
+        (functions.CleanDiv, operator.floordiv), (functions.FloorDiv, operator.floordiv), (functions.Mod, operator.mod),
+        (functions.PythonMod, operator.mod), (functions.Max, max), (functions.Min, min), (sympy.Max, max), (sympy.Min,
+        min)
+    )  # fmt: skip

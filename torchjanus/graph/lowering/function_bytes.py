@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.fx._graph_pickler import GraphPickler, Options
 
+from torchjanus.core.lazy import deferred
 from torchjanus.graph.ir.program import Node, Program
 from torchjanus.graph.recursion.cells.invoke import EntryCalls, Invocation
 from torchjanus.graph.recursion.cells.partition import Partition
@@ -24,6 +24,8 @@ from torchjanus.graph.regions.switch import Switch, SwitchPartition
 from torchjanus.graph.regions.switch_gradients import Flow, asking_of
 
 __all__ = ["graphs_of", "own_calls", "own_functions", "pack_made_of", "unpack_made_of"]
+
+pickling = deferred("torch.fx._graph_pickler")
 
 Own = EntryCalls | Switch | Flow
 
@@ -103,14 +105,14 @@ def _pack_calls(invocation: Invocation) -> list[tuple[Any, bytes]] | None:
         cells = tuple(replace(parts, cell=None) for parts in partition.cells)  # type: ignore[arg-type]
         # The reader has the program, and so its cells.
         bare = replace(partition, owner=None, recursion=None, cells=cells)  # type: ignore[arg-type]
-        packed.append((wanted, bytes(GraphPickler.dumps(bare, Options(ops_filter=None)))))
+        packed.append((wanted, bytes(pickling.GraphPickler.dumps(bare, pickling.Options(ops_filter=None)))))
     return packed
 
 
 def _unpack_calls(invocation: Invocation, packed: Sequence[tuple[Any, bytes]]) -> None:
     recursion = invocation.recursion
     for wanted, data in packed:
-        partition = GraphPickler.loads(data, OwnSizes(()).symbolic.mode)
+        partition = pickling.GraphPickler.loads(data, OwnSizes(()).symbolic.mode)
         assert isinstance(partition, Partition)
         shared = wanted[: len(recursion.shared)]
         cells = tuple(
@@ -133,13 +135,13 @@ def _pack_arms(switch: Switch) -> list[tuple[Any, bytes]] | None:
     packed = []
     for kinds, partition in switch.made.items():
         bare = replace(partition, arms=tuple(replace(arm, body=NOTHING) for arm in partition.arms))
-        packed.append((kinds, bytes(GraphPickler.dumps(bare, Options(ops_filter=None)))))
+        packed.append((kinds, bytes(pickling.GraphPickler.dumps(bare, pickling.Options(ops_filter=None)))))
     return packed
 
 
 def _unpack_arms(switch: Switch, packed: Sequence[tuple[Any, bytes]], known: dict[int, int]) -> None:
     for kinds, data in packed:
-        partition = GraphPickler.loads(data, OwnSizes(()).symbolic.mode)
+        partition = pickling.GraphPickler.loads(data, OwnSizes(()).symbolic.mode)
         assert isinstance(partition, SwitchPartition)
         if kinds in switch.made:  # another path of this process has the same switch: keep that
             known[partition.key] = switch.made[kinds].key

@@ -21,9 +21,9 @@ import torch
 import typing_extensions
 from torch._functorch import config, predispatch
 from torch.backends import cuda, mha, mkldnn, opt_einsum
-from torch.fx._graph_pickler import GraphPickler, Options
 
 from torchjanus.core.errors import Place
+from torchjanus.core.lazy import deferred
 from torchjanus.graph.aten.symbolic_sizes import Symbolic
 from torchjanus.graph.ir.lowered import Lowered, Pullback
 from torchjanus.graph.ir.program import Formula, Input, Measured, Node, Program, Ref, Slot, Symbol
@@ -44,7 +44,9 @@ from torchjanus.trace.modes import Modes
 from torchjanus.trace.user_code import MARKS
 from torchjanus.trace.values import Apply, Expr
 
-__all__ = ["keys_of", "pack_lowered", "signature", "unpack_lowered"]
+__all__ = ["keys_of", "pack_lowered", "ready_to_read", "signature", "unpack_lowered"]
+
+pickling = deferred("torch.fx._graph_pickler")
 
 _PLAIN = (type(None), bool, int, str, bytes, complex, type(Ellipsis))
 _TORCH = (torch.dtype, torch.device, torch.memory_format, torch.layout)
@@ -295,7 +297,7 @@ def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
         rolled = pack_program(replace(lowered.program, inputs=()), own)
         if rolled is None:
             return None
-    graph = GraphPickler.dumps(lowered.graph, Options(ops_filter=None))
+    graph = pickling.GraphPickler.dumps(lowered.graph, pickling.Options(ops_filter=None))
     seen = [slot.seen[-1] for slot in program.slots] if lowered.pinned else []
     stands = {d.expr: s.expr for d, s in zip(program.dimensions, standing(program.dimensions), strict=True)}
     kept = {name: _exchanged(getattr(lowered, name), stands) for name in _KEPT}
@@ -308,6 +310,11 @@ def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
     return pickle.dumps((graph, seen, kept, rolled, iterations, made, backward))
 
 
+def ready_to_read() -> None:
+    """Import what ``unpack_lowered`` needs, which takes a second."""
+    assert pickling.GraphPickler
+
+
 def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
     """Return what a program with the same signature was lowered to. None where slots were specialised on other values.
     Its loops have the keys with which they were made, which nothing else may have (see loop_op). Loops that this
@@ -315,7 +322,7 @@ def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
     graph, seen, kept, rolled, iterations, made, backward = pickle.loads(packed)
     if kept["pinned"] and repr(seen) != repr([slot.seen[-1] for slot in program.slots]):
         return None
-    module = GraphPickler.loads(graph, Symbolic(program.dimensions).mode)
+    module = pickling.GraphPickler.loads(graph, Symbolic(program.dimensions).mode)
     assert isinstance(module, torch.fx.GraphModule)
     reads = {s.expr: d.expr for d, s in zip(program.dimensions, standing(program.dimensions), strict=True)}
     own = own_functions(program)

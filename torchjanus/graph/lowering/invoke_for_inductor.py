@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchjanus.core.lazy import deferred
 from torchjanus.graph.aten import clean_up
 from torchjanus.graph.aten.may_fail import may_fail
 from torchjanus.graph.ir.lowered import Lowered
@@ -30,6 +29,9 @@ from torchjanus.graph.recursion.variants.plan import Cell, Recursion
 from torchjanus.graph.regions.partition import SourcedGraph
 
 __all__ = ["PARTS", "Argument", "PreparedPart", "adds", "adds_rows_up", "work_of", "writing_of"]
+
+dynamo_sources = deferred("torch._dynamo.source")
+symbolic_shapes = deferred("torch.fx.experimental.symbolic_shapes")
 
 aten = torch.ops.aten
 
@@ -107,7 +109,7 @@ class _PartPreparation:
 
     def __init__(self, parts: CellParts, recursion: Recursion, name: str, part: SourcedGraph) -> None:
         self.parts, self.recursion, self.name, self.part = parts, recursion, name, part
-        self.env = ShapeEnv(duck_shape=False)
+        self.env = symbolic_shapes.ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.env)
         self.symbols = 0
         self.count = self._symbol()
@@ -116,8 +118,10 @@ class _PartPreparation:
         """Return a new symbolic size."""
         number = self.symbols
         self.symbols += 1
-        hint, source = _HINT * (number + 1) + number, ConstantSource(f"size{number}")
-        symbol = self.env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+        hint, source = _HINT * (number + 1) + number, dynamo_sources.ConstantSource(f"size{number}")
+        symbol = self.env.create_symbol(
+            hint, source, dynamic_dim=symbolic_shapes.DimDynamic.DYNAMIC, constraint_dim=None
+        )
         return self.env.create_symintnode(symbol, hint=hint, source=source)
 
     def _fake(self, kind: str, index: int) -> torch.Tensor:

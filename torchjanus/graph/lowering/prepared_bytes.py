@@ -11,17 +11,13 @@ import math
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import sympy  # type: ignore[import-untyped]
 import torch
-from torch._dynamo.source import ConstantSource
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx._graph_pickler import GraphPickler, Options
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.utils._sympy.printers import PythonPrinter
 
+from torchjanus.core.lazy import deferred
 from torchjanus.graph.lowering.for_inductor import Prepared
 
 __all__ = [
@@ -37,6 +33,17 @@ __all__ = [
     "unpack",
     "without_symbols",
 ]
+
+printers = deferred("torch.utils._sympy.printers")
+if TYPE_CHECKING:
+    import sympy  # type: ignore[import-untyped]
+else:
+    sympy = deferred("sympy")
+
+dynamo_sources = deferred("torch._dynamo.source")
+symbolic_shapes = deferred("torch.fx.experimental.symbolic_shapes")
+
+pickling = deferred("torch.fx._graph_pickler")
 
 Condition: TypeAlias = Any  # a sympy condition on the sizes of a graph's inputs
 
@@ -120,13 +127,13 @@ class UnpackedExamples:
             ]
             return
         # duck_shape=False: sizes that are equal in the example may differ later.
-        self._env = env = ShapeEnv(duck_shape=False)
+        self._env = env = symbolic_shapes.ShapeEnv(duck_shape=False)
         self._mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
         self._here = {}
         self._hints = {}
         for number, (symbol, hint) in enumerate(sizes.symbols):
-            source = ConstantSource(f"size{number}")
-            made = env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+            source = dynamo_sources.ConstantSource(f"size{number}")
+            made = env.create_symbol(hint, source, dynamic_dim=symbolic_shapes.DimDynamic.DYNAMIC, constraint_dim=None)
             self._here[symbol], self._hints[symbol] = made, hint
         for condition in sizes.conditions:
             env.evaluate_expr(condition.xreplace(self._here))
@@ -191,7 +198,7 @@ def fitting(taken: Sequence[Geometry], conditions: Sequence[Condition]) -> Calla
             if not isinstance(size, int) and (solved := _solved(size)) is not None:
                 places.setdefault(solved[0].name, f"inputs[{index}].size({dim}) // {solved[1]}")
     names = sorted({symbol.name for condition in conditions for symbol in condition.free_symbols})
-    printer = PythonPrinter()
+    printer = printers.PythonPrinter()
     test = " and ".join(f"({printer.doprint(condition)})" for condition in conditions)
     source = f"lambda inputs: (lambda {', '.join(names)}: {test})({', '.join(places[name] for name in names)})"
     made: Callable[[Any], bool] = eval(source, {"math": math, "torch": torch})
@@ -202,7 +209,7 @@ def pack(prepared: Prepared) -> bytes:
     """Return the graph of ``prepared`` as bytes. Drops its metadata, which a compiler derives from example inputs."""
     for node in prepared.graph.graph.nodes:
         node.meta.clear()
-    return bytes(GraphPickler.dumps(prepared.graph, Options(ops_filter=None)))
+    return bytes(pickling.GraphPickler.dumps(prepared.graph, pickling.Options(ops_filter=None)))
 
 
 def text_of(prepared: Prepared) -> str:
@@ -213,7 +220,7 @@ def text_of(prepared: Prepared) -> str:
 
 def unpack(packed: bytes) -> torch.fx.GraphModule:
     """Return the graph that was packed."""
-    graph = GraphPickler.loads(packed, FakeTensorMode())
+    graph = pickling.GraphPickler.loads(packed, FakeTensorMode())
     assert isinstance(graph, torch.fx.GraphModule)
     graph.recompile()
     return graph
@@ -221,4 +228,4 @@ def unpack(packed: bytes) -> torch.fx.GraphModule:
 
 def without_symbols() -> FakeTensorMode:
     """Return a fake mode under which an artifact may be loaded; its caller checks the sizes."""
-    return FakeTensorMode(shape_env=ShapeEnv())
+    return FakeTensorMode(shape_env=symbolic_shapes.ShapeEnv())

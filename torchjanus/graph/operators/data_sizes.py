@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
 import torch
 
 from torchjanus.core.errors import refused
@@ -88,7 +87,7 @@ def fold(module: torch.fx.GraphModule, sizes: Sequence[torch.fx.Node]) -> None:
         module.recompile()
 
 
-def found_sizes(module: torch.fx.GraphModule) -> frozenset[sympy.Symbol]:
+def found_sizes(module: torch.fx.GraphModule) -> frozenset[Any]:
     """Return the symbols of the sizes that the graph computes itself, as far as its nodes have values recorded."""
     values = (node.meta.get("val") for node in module.graph.nodes if node.target in _TARGETS.values())
     sizes: Iterator[Any] = (value.size(0) for value in values if isinstance(value, torch.Tensor))

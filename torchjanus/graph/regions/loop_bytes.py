@@ -10,14 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.fx._graph_pickler import GraphPickler, Options
 
+from torchjanus.core.lazy import deferred
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.regions.loop import Loop
 from torchjanus.graph.regions.partition import Partition, adopted
 from torchjanus.graph.regions.sizes import OwnSizes
 
 __all__ = ["NOTHING", "graphs_of", "has_loops", "loops_in", "pack_iterations", "trimmed", "unpack_iterations"]
+
+pickling = deferred("torch.fx._graph_pickler")
 
 NOTHING = Program((), (), (), (), (), (), ())
 
@@ -54,7 +56,7 @@ def pack_iterations(program: Program) -> list[PackedLoop] | None:
         iterations: PackedLoop = []
         for key, partition in loop.made.items():
             bare = replace(partition, body=NOTHING)  # the program has the body
-            iterations.append((key, bytes(GraphPickler.dumps(bare, Options(ops_filter=None)))))
+            iterations.append((key, bytes(pickling.GraphPickler.dumps(bare, pickling.Options(ops_filter=None)))))
         packed.append(iterations)
     return packed
 
@@ -65,7 +67,7 @@ def unpack_iterations(program: Program, packed: list[PackedLoop]) -> dict[int, i
     for loop, iterations in zip(loops_in(program), packed, strict=True):
         for key, data in iterations:
             hints = key[2]
-            partition = GraphPickler.loads(data, OwnSizes(hints).symbolic.mode)
+            partition = pickling.GraphPickler.loads(data, OwnSizes(hints).symbolic.mode)
             assert isinstance(partition, Partition)
             made = replace(partition, body=loop.body)
             loop.made[key] = adopted(made, loop.body, loop.unseen, key) if loop.shared else made

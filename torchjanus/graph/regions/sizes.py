@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sympy  # type: ignore[import-untyped]
 import torch
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from torchjanus.core.errors import InternalFault
+from torchjanus.core.lazy import deferred
 from torchjanus.graph.aten.symbolic_sizes import Symbolic, hint
 from torchjanus.graph.ir.program import Dimension
 from torchjanus.graph.operators.loop_op import Size, TensorSignature
 from torchjanus.trace.values import Placeholder
 
 __all__ = ["OwnSizes", "SymbolicInputs", "at", "named", "plain", "sizes_for"]
+
+interpreting = deferred("torch.utils._sympy.interp")
+reference = deferred("torch.utils._sympy.reference")
+if TYPE_CHECKING:
+    import sympy  # type: ignore[import-untyped]
+else:
+    sympy = deferred("sympy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,11 @@ def sizes_for(sizes: Sequence[Any], conditions: Sequence[Any], values: Sequence[
 
 
 def _value(expr: Any, env: dict[Any, Any]) -> Any:
-    return sympy_interp(PythonReferenceAnalysis, env, expr) if isinstance(expr, sympy.Basic) else expr
+    return (
+        interpreting.sympy_interp(reference.PythonReferenceAnalysis, env, expr)
+        if isinstance(expr, sympy.Basic)
+        else expr
+    )
 
 
 def plain(expr: Any) -> Any:
@@ -159,8 +168,8 @@ class OwnSizes:
     def _written(graph: torch.fx.GraphModule, before: torch.fx.Node, expr: Any, places: dict[Any, Any]) -> Any:
         last = before.prev
         with graph.graph.inserting_before(before):
-            made = sympy_interp(
-                PythonReferenceAnalysis, {s: torch.fx.Proxy(places[s]) for s in expr.free_symbols}, expr
+            made = interpreting.sympy_interp(
+                reference.PythonReferenceAnalysis, {s: torch.fx.Proxy(places[s]) for s in expr.free_symbols}, expr
             )
         node = last.next
         while node is not before:

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from torchjanus.core.autograd_thread import one_thread
 from torchjanus.core.errors import NOWHERE, Refused, refused
+from torchjanus.core.lazy import deferred
 from torchjanus.graph.aten import functionalize
 from torchjanus.graph.aten.flags import stack_flags
 from torchjanus.graph.aten.in_place import traced
@@ -41,6 +41,8 @@ from torchjanus.trace.modes import Modes
 from torchjanus.trace.user_code import MARKS
 
 __all__ = ["Traced", "made_at", "trace"]
+
+symbolic_shapes = deferred("torch.fx.experimental.symbolic_shapes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def trace(
     with quiet(), symbolic.sparing(), Ambient() as ambient:
         try:
             first = run.traced(counts)
-        except GuardOnDataDependentSymNode as error:
+        except symbolic_shapes.GuardOnDataDependentSymNode as error:
             raise symbolic.unsuited("another size does not follow from them by a formula") from error
         symbolic.check()
         drop_forward(first, run.forward)

@@ -16,12 +16,11 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import Refused, Unsupported
-from torchjanus.core.settings import EXECUTOR
 from torchjanus.execute.backends.dynamo import OTHER, ByBackend, backend_named
 from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.execute.compiled.inductor import Inductor
 from torchjanus.execute.compiled.loading import ready_to_load
-from torchjanus.execute.compiled.store import Verdict, look_around
+from torchjanus.execute.compiled.store import Verdict
 from torchjanus.execute.cuda_graph.beside import Beside
 from torchjanus.execute.cuda_graph.device import Device, device_of
 from torchjanus.execute.cuda_graph.executor import CudaGraph
@@ -34,10 +33,12 @@ from torchjanus.execute.staged import Staged
 from torchjanus.graph.aten.host_part import host_part_of
 from torchjanus.graph.aten.segments import tail_of
 from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.lowering.graph_bytes import ready_to_read
 from torchjanus.runtime.entries.race import Race
 from torchjanus.runtime.entries.trial_calls import TrialCalls
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.payback import compiled
+from torchjanus.runtime.runs.registry import executor_in_use, use_executor
 
 __all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor", "make_ready"]
 
@@ -60,23 +61,25 @@ def check_executor(name: str) -> str:
     return name
 
 
-_default_executor = check_executor(EXECUTOR.given or "auto")
+check_executor(executor_in_use())
 
 
 def default_executor(name: str | None = None) -> str:
     """Return the executor of functions that name none. With a name, set it first (the command line's --executor)."""
-    global _default_executor
     if name is not None:
-        _default_executor = check_executor(name)
-    return _default_executor
+        use_executor(check_executor(name))
+    return executor_in_use()
 
 
-def make_ready(executor: str) -> None:
-    """Import what compiling and loading need, which takes a second, and let the server of children do so beside it."""
+def make_ready(executor: str, *, graphs: bool) -> None:
+    """Let the server of children import what they need. ``graphs``: a graph is going to be made; import what reading it
+    takes, which is a second, in this call: it is slow anyway. With a thread on each core the server waits for that,
+    too: it takes time of the program's."""
     if executor in ("auto", "inductor"):
-        prepare()
-        look_around()
-        ready_to_load()
+        if graphs or not DUTY.is_full():
+            prepare()
+        if graphs:
+            ready_to_read()
 
 
 class Engine:
@@ -185,7 +188,6 @@ class Engine:
             return
         self._asked = True
         started = time.perf_counter()
-        make_ready(self._executor)
         try:
             if self._executor == "auto":
                 self._order = order_of(self._compiled)
@@ -211,6 +213,7 @@ class Engine:
         with self._adopting:
             order, self._order = self._order, None
             if order is not None:
+                ready_to_load()
                 self._ticket = submit(order.start)
                 weakref.finalize(self, self._ticket.cancel)
 

@@ -16,7 +16,6 @@ from torchjanus.core.collector import uncollected
 from torchjanus.core.default_device import foreign_modes
 from torchjanus.core.errors import NewGraph, Refusal
 from torchjanus.core.one_at_a_time import MAKING
-from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.host.journal import Journal
 from torchjanus.rewrite.hooks import current
 from torchjanus.runtime.entries.dispatch import Route
@@ -332,10 +331,9 @@ class Calls:
             return self._run_imperatively(args, kwargs)
         self.counts.watched += 1
         self.budget.learns("watch")
-        # With a thread on each core, imports take time of the program's: they wait until a graph is going to be made.
-        if self.counts.watched == (2 if DUTY.is_full() else 1):
+        if self.counts.watched <= 2:
             with uncollected(kept=True):
-                make_ready(self.learning.routes.executor)
+                make_ready(self.learning.routes.executor, graphs=self.counts.watched == 2)
         try:
             result, trace = self._watched(found, args, kwargs, journal)
         except BaseException as error:

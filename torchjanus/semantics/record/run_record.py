@@ -93,11 +93,10 @@ class RunRecord:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def note(self, event: Event) -> None:
-        kind = type(event)
-        if kind is HeapRead:
+        if type(event) is HeapRead:
             if type(event.value) is str:
                 self._texts.add(id(event.value))
-        elif kind in _PREDICATES and (is_question(event) or is_chance(event)):
+        elif type(event) in _PREDICATES and (is_question(event) or is_chance(event)):
             self.trace.changed[len(self.trace.events)] = self.variable_changes.since(event.place)
         self.trace.events.append(event)
 

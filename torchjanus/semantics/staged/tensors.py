@@ -15,22 +15,18 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 from torchjanus.core.errors import refused
 from torchjanus.core.kinds import isinstance
+from torchjanus.core.lazy import deferred
 from torchjanus.semantics.staged.values import TensorSpec
 from torchjanus.tracegraph.graph import TensorType
 
 __all__ = ["SYMBOLS", "Fakes", "fits", "is_fake", "quiet", "size_text", "tensor_type"]
 
+symbolic_shapes = deferred("torch.fx.experimental.symbolic_shapes")
+
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_UNKNOWN = (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedOperatorException,
-    GuardOnDataDependentSymNode,
-)
 
 
 P = ParamSpec("P")
@@ -77,7 +73,7 @@ class Fakes:
     """The fake tensors of one staging, and the symbols for numbers."""
 
     def __init__(self) -> None:
-        self.shapes = ShapeEnv()
+        self.shapes = symbolic_shapes.ShapeEnv()
         self.mode = FakeTensorMode(shape_env=self.shapes)
         self.sizes: dict[str, Any] = {}  # by the names that specifications give them
         self.real: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: a tensor and its fake
@@ -160,7 +156,7 @@ class Fakes:
         """Refuse where torch would have to know a value."""
         try:
             yield
-        except _UNKNOWN as error:
+        except _unknown() as error:
             raise refused(
                 "staged-shape", f"{what} of staged values",
                 f"Its result depends on values that are not known when a function is staged ({type(error).__name__}).",
@@ -179,3 +175,13 @@ def fits(symbol: Any, kind: str) -> bool:
     """Whether this is a symbol of torch for a number of that kind."""
     wanted = {"int": torch.SymInt, "float": torch.SymFloat, "bool": torch.SymBool}.get(kind)
     return wanted is not None and isinstance(symbol, wanted)
+
+
+def _unknown() -> tuple[type[Exception], ...]:
+    """What torch raises where sizes of a result are not known."""
+    return (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        UnsupportedOperatorException,
+        symbolic_shapes.GuardOnDataDependentSymNode,
+    )
