@@ -36,7 +36,7 @@ SOURCE = ROOT / "torchjanus"
 PROGRAMS = Path(__file__).with_name("programs.py")
 
 # Functions that refuse, and which of their arguments is what the report says first.
-REFUSING = {"refuse": 1, "Refusal": 1, "refused": 1, "refuse_weak": 0, "_weak": 0, "handed": 1}
+REFUSING = {"refuse": 1, "Refusal": 1, "refused": 1, "refuse_weak": 0, "refuse_ending": 0, "_weak": 0, "handed": 1}
 # Refusals whose words come from somewhere else, and are looked at there.
 PASSED_ON = {
     ("runtime/learning/learning.py", "refuse"),  # passes a refusal
@@ -47,6 +47,7 @@ PASSED_ON = {
     ("semantics/record/run_record.py", "Refusal"),
     ("semantics/record/run_record.py", "refuse"),
     ("semantics/record/recording.py", "refuse"),
+    ("semantics/record/letting_go.py", "refuse"),
 }
 # Not shown to anybody: it only marks a group of traces.
 # A loop that is not rolled up is unrolled: the call is speculated on all the same.
@@ -318,7 +319,7 @@ def refusals(path: Path) -> Iterator[str]:
                 continue
             at = REFUSING[name]
             parts = [_words(arg, known) for arg in call.args[at : at + 2]]
-            if name in ("refuse_weak", "_weak", "handed"):
+            if name in ("refuse_weak", "refuse_ending", "_weak", "handed"):
                 parts = parts[:1]
             if not "".join(parts).strip("\0"):
                 parameters = {arg.arg for arg in function.args.args}

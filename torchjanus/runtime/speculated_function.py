@@ -52,7 +52,6 @@ __all__ = ["P", "R", "Speculated"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_MEMORY_VIEW = "memory-view"  # the code of a refusal
 
 
 class Speculated(Generic[P, R]):
@@ -182,9 +181,6 @@ class Speculated(Generic[P, R]):
             calls.native = self._contest.call
 
     def _may_have_parts(self) -> bool:
-        # The call of a part holds what it is given until it ends, and memory with a view cannot grow.
-        if any(refusal.reason == _MEMORY_VIEW for refusal in self.refusals):
-            return False
         try:
             target, _ = underlying(self._part.calls.fn)
         except Unsupported:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 
+from torchjanus.rewrite.constructs.calls import call
 from torchjanus.rewrite.constructs.targets import target
 from torchjanus.rewrite.syntax.sites import location_of
 from torchjanus.rewrite.syntax.walk import Construct, Walk, constant, place
@@ -20,7 +21,10 @@ def with_(walk: Walk, node: ast.With) -> ast.stmt:
     for item in node.items:
         new, unpacking = (None, None) if item.optional_vars is None else target(walk, item.optional_vars)
         described = constant(unpacking, location_of(item.context_expr))
-        entered = walk.ask("context", item.context_expr, described, walk.visit(item.context_expr), kind="with")
+        manager = item.context_expr
+        # The site of a call tells that what it makes is entered, and so closed.
+        visited = call(walk, manager, "entered") if isinstance(manager, ast.Call) else walk.visit(manager)
+        entered = walk.ask("context", manager, described, visited, kind="with")
         items.append(ast.withitem(entered, new))
     return place(ast.With(items, walk.visit_all(node.body)), location_of(node))
 

@@ -75,7 +75,7 @@ class Learning:
     speculate(). ``cut`` leaves the statements in which runs differ to Python, and returns whether it can;
     ``cut_schedule`` does so with first statements in which a number decides. ``after``: what was learnt before a cut;
     ``unserved``: see LearningPolicy; ``account``: see Budget; ``marks``: what the user has marked as varying;
-    ``experience``: see Payback."""
+    ``experience``: see Payback; ``lifetimes``: see ``watch_call``."""
 
     def __init__(
         self,
@@ -91,9 +91,11 @@ class Learning:
         unserved: Callable[[], None] = _nothing,
         account: Budget | None = None,
         marks: Marks | None = None,
+        lifetimes: bool = False,
         experience: Callable[[], Experience | None] = lambda: None,
     ) -> None:
         self.watch = watch
+        self.lifetimes = lifetimes
         self._before: int = 0 if after is None else after.watched  # calls watched before a cut
         self.saved: SavedGraphs = SavedGraphs() if after is None else after.saved
         self.marks: Marks = after.marks if after is not None else marks or Marks()

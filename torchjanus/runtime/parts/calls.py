@@ -162,10 +162,11 @@ class Calls:
         its result and the trace."""
         journal, learning = Journal() if journal is None else journal, self.learning
         texts, functions = learning.texts.loose, learning.recursion.functions
+        known: Any = learning.columns, learning.deciding, learning.lifetimes
         journal.begin()
         try:
             with outlined(learning.passes is not None):  # they are shown with the run as a tree
-                return watch_call(*found, args, kwargs, journal, texts, functions, learning.columns, learning.deciding)
+                return watch_call(*found, args, kwargs, journal, texts, functions, *known)
         finally:
             self.close(journal)
 

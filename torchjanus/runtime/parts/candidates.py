@@ -6,10 +6,11 @@ This module does not know how parts are learnt.
 
 from __future__ import annotations
 
+import dis
 import inspect
 import os
-from collections.abc import Iterator
-from types import FunctionType, MethodType
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -19,7 +20,16 @@ from torch.utils import _pytree as pytree
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
 from torchjanus.semantics.protocols.leaves import MISSING, on_type
 
-__all__ = ["function_of", "has_objects", "is_entered", "is_open", "is_program", "is_update"]
+__all__ = [
+    "bound_outside",
+    "function_of",
+    "has_objects",
+    "is_entered",
+    "is_open",
+    "is_program",
+    "is_update",
+    "releases",
+]
 
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -86,9 +96,41 @@ def is_open(values: Any) -> bool:
     return any(isinstance(leaf, torch.Tensor) and _awaits(leaf) for leaf in pytree.tree_leaves(values))
 
 
+def releases(fn: FunctionType, variables: Iterable[str] | None = None) -> bool:
+    """Whether the function sets one of the variables (its parameters) to None, or deletes it: what it held is gone then
+    in eager, where a part holds it until the part is over."""
+    code = fn.__code__
+    given = frozenset(_parameters(code) if variables is None else variables)
+    before = None
+    for one in dis.get_instructions(code):
+        if one.argval in given and one.opname in ("DELETE_FAST", "DELETE_DEREF"):
+            return True
+        if one.argval in given and one.opname in ("STORE_FAST", "STORE_DEREF") and before == ("LOAD_CONST", None):
+            return True
+        before = one.opname, one.argval
+    return False
+
+
+def bound_outside(code: CodeType, lines: tuple[int, int]) -> set[str]:
+    """Return the variables that a function sets elsewhere than at these lines, the first and the last of them."""
+    found = set(_parameters(code))
+    for one in dis.get_instructions(code):
+        if one.opname in ("STORE_FAST", "STORE_DEREF"):
+            line = None if one.positions is None else one.positions.lineno
+            if line is None or not lines[0] <= line <= lines[1]:
+                found.add(one.argval)
+    return found
+
+
+def _parameters(code: CodeType) -> tuple[str, ...]:
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[:count]
+
+
 def has_objects(values: Any, kept: tuple[Any, ...]) -> bool:
-    """Whether there are objects among the values of which the program may see when they are gone. Tensors, modules and
-    optimizers are not meant: what is watched for its end is an object of the program's; nor are those in ``kept``."""
+    """Whether there are objects among the values of which the program may see when they are gone. Those in ``kept``
+    are not meant, nor are tensors, modules and optimizers, unless there is a weak reference of the program's."""
     plain = (torch.Tensor, nn.Module, torch.optim.Optimizer, int, float, complex, str, bytes, type(None))
     objects = (leaf for leaf in pytree.tree_leaves(values) if not isinstance(leaf, plain))
     return any(all(leaf is not one for one in kept) for leaf in objects)

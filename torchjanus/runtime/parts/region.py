@@ -201,6 +201,7 @@ class Region:
             cut=_whole,
             passes=pass_log(self.label, self.place, self.fn),
             account=self._account,
+            lifetimes=self._kept is not None,
         )
         self.part = Part(self.fn, learning, self._options.verify, self.fn, None, None, 0)
 

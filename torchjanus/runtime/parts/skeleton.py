@@ -18,7 +18,7 @@ from torchjanus.core.errors import Place, Refusal
 from torchjanus.rewrite import Location, Run, call_sites, runs_of, variant
 from torchjanus.runtime.learning.learning import Learning
 from torchjanus.runtime.parts.call_sites import CallSite, Handing, Met, call_given
-from torchjanus.runtime.parts.candidates import is_entered, is_program, is_update
+from torchjanus.runtime.parts.candidates import bound_outside, is_entered, is_program, is_update, releases
 from torchjanus.runtime.parts.region import Options, Region, Timing
 from torchjanus.semantics.known.callers import calls_given, is_search
 from torchjanus.semantics.protocols.virtualize import underlying
@@ -64,6 +64,8 @@ class Skeleton:
         self._sites = {at: site for at, site in self._sites.items() if site.useful or not site.asked}
         found = [] if self._anew or is_entered(self.fn) else runs_of(self.fn, self._breaks, divide=self._divide)
         opened = [run for run, region in self._known.values() if region.opened and region.is_active]
+        if self._parts.sees_ends:
+            found = [run for run in found if not self._releases(run)]
         found = [run for run in found if not any(_holds(one, run.statements[0]) for one in opened)]
         self._runs = dict(self._remembered(run) for run in (*opened, *found))
         made = variant(self.fn, self._sites, {run: region.call for run, region in self._runs.items()})
@@ -93,6 +95,10 @@ class Skeleton:
         """Whether a run within ``run``, or any, is learnt."""
         inner = (region for one, region in self._runs.items() if run is None or _holds(run, one.statements[0]))
         return any(region.is_active for region in inner)
+
+    def _releases(self, run: Run) -> bool:
+        """Whether a run lets go what a variable of the function may hold."""
+        return releases(run.function, bound_outside(self.fn.__code__, run.lines).union(run.inputs))
 
     def _is_taken(self, at: Location) -> bool:
         return any(region.is_active and _holds(run, at) for run, region in self._runs.items())
@@ -147,6 +153,11 @@ class Parts:
         self._skeletons: dict[Met, Skeleton] = {}
         target, self._leading = underlying(fn)
         self._main = self._skeleton(target, target, learning.event_log.refusals)
+
+    @property
+    def sees_ends(self) -> bool:
+        """Whether the program sees when objects are gone: a part must not hold them."""
+        return any(refusal.of_lifetimes for refusal in self._learning.event_log.refusals)
 
     @property
     def is_superseded(self) -> bool:
@@ -258,7 +269,6 @@ class Parts:
         anew: bool = False,
     ) -> Region:
         """Return a new part."""
-        lifetimes = any(refusal.of_lifetimes for refusal in self._learning.event_log.refusals)
         made = Region(
             fn,
             self._options,
@@ -268,7 +278,7 @@ class Parts:
             last,
             self._timing,
             update=update,
-            kept=self._leading if lifetimes else None,
+            kept=self._leading if self.sees_ends else None,
             anew=anew,
             leave=leave,
         )
@@ -306,7 +316,8 @@ class Parts:
         """Return a part, or the variant of a function that contains something refused. ``fn``: what the part calls."""
         refusals = self._learning.event_log.refusals
         # What a library calls has been native in the watched runs of the step: what was refused then says little of it.
-        if not site.hands and places_in(function.__code__, refusals):
+        refused = not site.hands and places_in(function.__code__, refusals)
+        if refused or (self.sees_ends and is_program(function) and releases(function)):
             return self._enter(key, function, refusals)
         label, place = site.named(function)
         leave = partial(self._left, key, function, site)

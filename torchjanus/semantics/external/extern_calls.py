@@ -19,6 +19,7 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.core.logs import logger
 from torchjanus.host.journal import Journal
+from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.shared_arrays import SharedArrays
 from torchjanus.semantics.external.argument_snapshots import are_same, copied, is_unchanged, keeps, parts_of
@@ -26,6 +27,7 @@ from torchjanus.semantics.external.handling import is_handled, may_raise
 from torchjanus.semantics.external.plain_parts import PlainParts
 from torchjanus.semantics.external.surroundings import code_reached
 from torchjanus.semantics.known.called_back import seen_tensors
+from torchjanus.semantics.known.endings import what_ends
 from torchjanus.semantics.known.foreign import is_foreign_object, runs_user_code
 from torchjanus.semantics.known.foreign_effects import (
     OUTPUT,
@@ -74,10 +76,16 @@ class ExternCalls:
         # Whether the program ignores the result of the present call: True, or the function whose result is ignored.
         # Results of nested calls (by a list's sort() of foreign objects, say) are used.
         self.dropped: Any = False
+        self.entered = False  # whether the result of the present call is entered by ``with``
         self.arrays = SharedArrays(recording)
         # The code that enters the step, and whether the step has entered a context that may suppress errors.
         self.outermost: Any = None
         self.suppressing = False
+
+    def called_at(self, at: Site | None, func: Any) -> None:
+        """Note how the program uses the result of a call that is about to be made."""
+        self.dropped = func if at is not None and at.kind == "procedure" else False
+        self.entered = at is not None and at.kind == "entered"
 
     def note_dropped(self, func: Any) -> None:
         """Note the function that is about to be called by the host."""
@@ -121,7 +129,7 @@ class ExternCalls:
             parts.put_back()
             raise
         result = parts.put_back(result)
-        if recording.refuse_view((*args, *kwargs.values(), result)):
+        if recording.refuse_view((*args, *kwargs.values(), result)) or self._ends(func, args, result):
             return result
         for value, shape in before:
             if not are_same(parts_of(value), shape) or changes_in_place(func):
@@ -153,6 +161,17 @@ class ExternCalls:
                 if value is result:  # a method that returns self
                     return value
         return self.feed(AccessPath.extern(number, f"{name_of(func)}()"), result)
+
+    def _ends(self, func: Any, args: tuple[Any, ...], result: Any) -> bool:
+        """Refuse a new object of which the program sees the end, unless ``with`` closes it. It must not be kept."""
+        entered, self.entered = self.entered, False
+        if entered or any(result is one for one in args) or self.recording.owner(result) is not None:
+            return False
+        ends = what_ends(result)
+        if ends:
+            what = f"{name_of(func)} makes a {type(result).__qualname__}, {ends}"
+            self.recording.refuse_ending(what, "Enter it by 'with', or make it outside of the step.")
+        return bool(ends)
 
     def feed(self, access_path: AccessPath, result: Any) -> Any:
         """Return what the program gets: a value whose access path leads to the call."""

@@ -42,10 +42,11 @@ from torchjanus.semantics.known.closed import (
     is_torch_script,
     is_visible_to_modes,
 )
+from torchjanus.semantics.known.endings import finalizer_of
 from torchjanus.semantics.known.foreign_effects import ARRAYS, is_users_cache
 from torchjanus.semantics.known.host_memory import tensors_within
 from torchjanus.semantics.known.natives import ARITHMETIC, CONSUMING, DEFERRED, FACTORIES, LOOKING, torch_query
-from torchjanus.semantics.known.trusted import IGNORED, SETTING_UP, is_installed, is_trusted_class
+from torchjanus.semantics.known.trusted import IGNORED, SETTING_UP, is_installed
 from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.native.identities import IDENTICAL, IDENTITIES, identity_of
 from torchjanus.semantics.protocols.inspecting import RETURNING_DEFAULTS, RETURNING_VARIABLES, functions_of
@@ -306,15 +307,9 @@ class NativeCalls(ForeignCalls):
 
     def made_of(self, cls: type, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments of which native code makes a new object of ``cls``."""
-        finalizer = getattr(cls, "__del__", None)
-        if isinstance(finalizer, types.FunctionType) and not is_trusted_class(cls):
-            self.recording.refuse(
-                "finalizer",
-                f"makes a {cls.__qualname__}, whose class has a __del__",
-                "when it runs depends on when the last reference goes, which a graph does not repeat.",
-                "Make the object outside of the step.",
-                of_lifetimes=True,
-            )
+        if finalizer_of(cls) is not None:
+            what = f"makes a {cls.__qualname__}, whose class has a __del__"
+            self.recording.refuse_ending(what, "Make the object outside of the step.")
         if issubclass(cls, int | float | complex | str | bytes):
             return tuple(self.recording.pin(a, f"a {cls.__qualname__} is made of it") for a in args)
         return args

@@ -44,6 +44,7 @@ class NativeKeys(ABC):
         self.out = framework.out
         self.watch = watch
         self.shadows = Shadows(recording)
+        recording.holders.append(self.shadows.clear)
         self.classes = ClassNamespaces(recording)
 
     @abstractmethod

@@ -42,12 +42,14 @@ class CallsOut:
     ``begun`` counts the calls. ``ended`` is the value of ``begun`` when the last call ended, and ``made`` its result.
     ``thrown`` is the mark of the last error that came out of a call, and ``threw`` the value of ``begun`` then.
     ``direct`` counts the calls that the innermost watched call has made itself, and ``first`` is the result of the
-    first of these. ``within`` counts the hooks other than ``call`` that are in progress since that call.
+    first of these. ``within`` counts the hooks other than ``call`` that are in progress since that call. ``forgets``:
+    the program sees when objects are gone, so no result is kept beyond its hook.
     """
 
-    __slots__ = ("begun", "direct", "ended", "first", "made", "threw", "thrown", "within")
+    __slots__ = ("begun", "direct", "ended", "first", "forgets", "made", "threw", "thrown", "within")
 
     def __init__(self) -> None:
+        self.forgets = False
         self.begun = self.ended = self.threw = self.direct = self.within = 0
         self.thrown: tuple[Any, ...] = ()
         self.first: Any = None
@@ -67,6 +69,11 @@ class CallsOut:
         if number == 1:
             self.first = made
         return made
+
+    def forget(self) -> None:
+        """Keep no results any more."""
+        self.forgets = True
+        self.made = self.first = None
 
     def note_program_error(self, error: BaseException) -> None:
         """Record that the error belongs to the program."""
@@ -105,7 +112,7 @@ def guarded(self, {operands}):
             raise
         failure = error
     else:
-        if not within and not out.direct:
+        if not within and (out.forgets or not out.direct):
             out.made = None
         return made
     finally:
@@ -143,7 +150,7 @@ def _guarded_call(hook: Callable[..., Any]) -> Callable[..., Any]:
         else:
             out.direct, out.ended, out.first = outer + 1, out.begun, None
             # A result is kept only for an outer call or hook, so that it lives no longer than in the program.
-            out.made = made if outer or within else None
+            out.made = made if within or (outer and not out.forgets) else None
             return made
         finally:
             out.within = within

@@ -17,10 +17,11 @@ from torch.nn.parameter import is_lazy
 
 from torchjanus.core.access_path import AccessPath, Step, native_class
 from torchjanus.core.errors import Place
-from torchjanus.core.kinds import getattr, is_one_of, isinstance
+from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite import Anchor
 from torchjanus.rewrite.hooks.lookup import MISSING, on_type
 from torchjanus.semantics.known.details import memory_of, tensor_detail, version_of
+from torchjanus.semantics.known.endings import what_ends
 from torchjanus.semantics.known.trusted import is_settled, is_trusted_module
 from torchjanus.semantics.protocols.falling_back import noted
 from torchjanus.semantics.record.call_writes import Counts
@@ -122,6 +123,8 @@ class Recording(WriteRecord):
         for note in self.unfinished:
             note()
         self.unfinished.clear()
+        if self.ending:
+            return
         for same, what, place in self._native_arguments:
             if not same():
                 why = "native code may still see it, and a graph's changes are held back."
@@ -136,6 +139,9 @@ class Recording(WriteRecord):
                 "Use x.copy_(y).",
             )
         self._check_leaving()
+        if self.lifetimes and self.lost:
+            self.let_go()
+            return
         with_numbers(trace, self._numbers, self._owners, self.variable_changes.made)
         note_kinds(trace)
         trace.memory = self.replaced.joined([memory_of(tensor) for tensor in trace.tensors])
@@ -159,7 +165,8 @@ class Recording(WriteRecord):
 
     def hold_argument(self, same: Callable[[], bool], what: str) -> None:
         """Record an argument of native code that must not change until the call ends. ``same`` checks that."""
-        self._native_arguments.append((same, what, self.place))
+        if not self.ending:
+            self._native_arguments.append((same, what, self.place))
 
     def version_before(self, tensor: torch.Tensor) -> int | None:
         """Return the version counter of an input tensor at its first read, None if it was not read."""
@@ -205,6 +212,9 @@ class Recording(WriteRecord):
                 return value
             return known
         kind, detail = self._kind_of(access_path, value, foreign)
+        if self.lifetimes and kind in ("tensor", "object", "foreign") and (ends := what_ends(value, True)):
+            self.refuse_ending(f"uses a {type(value).__qualname__}, {ends}", "Use it outside of the step.")
+            return value
         result = trace_value(value, Read(access_path)) if kind == "number" else value
         self._found[access_path] = result
         self.keep(value)
@@ -318,33 +328,32 @@ class Recording(WriteRecord):
     def held(self, access_path: AccessPath, value: Any, functions: Iterable[Any] = ()) -> None:
         """Record a guard on the identity of the object at a path. ``functions``: functions that the object implies."""
         self._functions.update(map(id, functions))
-        if access_path not in self._found:
+        if access_path not in self._found and not self.ending:
             self._found[access_path] = value
             self.keep(value)
             self.note(HeapRead(access_path, value, "pinned", None, place=self.place))
 
     def dropping(self, value: Any) -> None:
-        """Refuse if dropping a reference to ``value`` may run a finalizer of the program."""
-        finalizer = getattr(type(value), "__del__", None)
-        if isinstance(finalizer, types.FunctionType) and not is_trusted_module(type(value).__module__):
-            self.refuse(
-                "finalizer",
-                f"drops a {type(value).__qualname__}, whose class has a __del__",
-                "when that runs depends on when the last reference goes, which a graph does not repeat.",
-                "Drop it outside of the step.",
-                of_lifetimes=True,
-            )
+        """Refuse if the program may see that a reference to ``value`` is dropped."""
+        if ends := what_ends(value):
+            self.refuse_ending(f"drops a {type(value).__qualname__}, {ends}", "Drop it outside of the step.")
             self._forget(value)
 
     def _forget(self, value: Any) -> None:
-        """Release an object, so that it dies when the program drops it. Only for refused runs."""
-        trace = self.trace
-        trace.alive[:] = [kept for kept in trace.alive if kept is not value]
-        gone = [n for n, e in enumerate(trace.events) if isinstance(e, HeapRead) and e.value is value]
-        trace.events[:] = [e for n, e in enumerate(trace.events) if n not in gone]
-        trace.outline = trace.outline and trace.outline.without(gone)
-        self._found = {access_path: known for access_path, known in self._found.items() if known is not value}
-        self._owners.pop(id(value), None)
+        """Release an object that the run has stored, so that it goes when the program drops it."""
+        self._stores = {where: event for where, event in self._stores.items() if event.value is not value}
+        for written in self._written.values():
+            for key in [key for key, known in written.items() if known is value]:
+                del written[key]
+        self.escaped = [one for one in self.escaped if one is not value]
+
+    def let_go(self, found: Iterable[Any] = ()) -> None:
+        found, self._found = [*self._found.values(), *found], {}
+        self._native_arguments.clear()
+        super().let_go(found)
+        for other in self.chain:
+            if not other.ending:  # of the run, or of a recursive call that is still active
+                other.let_go()
 
     # -- what is in containers ------------------------------------------------------------------------------------
 

@@ -22,8 +22,8 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.known.called_back import CallbackEffects
 from torchjanus.semantics.known.details import version_of
-from torchjanus.semantics.known.host_memory import holds_size
 from torchjanus.semantics.protocols.indexed_iterators import WrappedIterable
+from torchjanus.semantics.record.letting_go import Lifetimes, holds_objects, starts_at_object
 from torchjanus.semantics.record.rebinding import VariableChanges
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import (
@@ -59,10 +59,11 @@ _PREDICATES = frozenset({NumberPredicate, TensorPredicate})
 _LOOPS = frozenset({"for", "comprehension", "while"})
 
 
-class RunRecord:
+class RunRecord(Lifetimes):
     """The events of one watched run. ``trace.alive`` keeps every object alive whose ``id`` is used as a key."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.trace = Trace(outline=Outline() if is_outlined() else None)
         self._path: Any = None  # the regions around the site of the last entry of the outline
         self.place: Place = NOWHERE
@@ -98,7 +99,8 @@ class RunRecord:
                 self._texts.add(id(event.value))
         elif type(event) in _PREDICATES and (is_question(event) or is_chance(event)):
             self.trace.changed[len(self.trace.events)] = self.variable_changes.since(event.place)
-        self.trace.events.append(event)
+        if not (self.ending and holds_objects(event)):
+            self.trace.events.append(event)
 
     def at_site(self, site: Site) -> None:
         """A hook is called at this site."""
@@ -153,6 +155,8 @@ class RunRecord:
         if refusal not in self.trace.refusals:
             self.trace.refusals.append(dataclasses.replace(refusal, within=tuple(itertools.islice(_running(), LINES))))
         self.refused()
+        if of_lifetimes and not self.ending:
+            self.let_go()
 
     def refused(self) -> None:
         """Called after each refusal; subclasses drop what only a graph needs."""
@@ -163,30 +167,6 @@ class RunRecord:
             Refusal("internal-fault", "torchjanus itself failed", "no graph is made of this call.")
         )
 
-    def refuse_weak(self, what: str) -> None:
-        """Refuse a use of a weak reference."""
-        self.refuse(
-            "weak-reference",
-            what,
-            "weak references tell when an object is gone, and a graph keeps the objects that it uses.",
-            "Follow the weak reference outside of the step and pass the object in.",
-            of_lifetimes=True,
-        )
-
-    def refuse_view(self, values: Iterable[Any]) -> bool:
-        """Refuse if one of the values is a view of memory whose size it holds. Such a value must not be kept."""
-        view = next(filter(holds_size, values), None)
-        if view is None:
-            return False
-        self.refuse(
-            "memory-view",
-            f"uses a {type(view).__name__} of memory whose size may change",
-            "while a view is alive its owner's size cannot change, and a graph keeps the objects that it uses.",
-            "Copy the memory with bytes().",
-            of_lifetimes=True,
-        )
-        return True
-
     @property
     def lost(self) -> bool:
         """Whether the run has a refusal: unwatched code may have changed anything. From then on reads return what the
@@ -194,7 +174,8 @@ class RunRecord:
         return bool(self.trace.refusals)
 
     def keep(self, value: Any) -> None:
-        self.trace.alive.append(value)
+        if not self.ending:
+            self.trace.alive.append(value)
 
     def context_set(self, variable: contextvars.ContextVar[Any], token: contextvars.Token[Any]) -> None:
         """Record that the call has set a context variable. It has to reset it before it ends."""
@@ -235,6 +216,10 @@ class RunRecord:
     def claim(self, value: Any, access_path: AccessPath) -> None:
         """Record ``access_path`` as the access path of ``value``, unless it has one already."""
         if id(value) not in self._owners and not self.refuse_view((value,)):
+            if self.ending:
+                if not starts_at_object(access_path):
+                    self.weak.add(self._owners, value, access_path)
+                return
             self._owners[id(value)] = access_path
             self.keep(value)
 
@@ -246,8 +231,11 @@ class RunRecord:
     def new_tensor(self, tensor: torch.Tensor) -> TensorRef:
         """Number a tensor that a framework call has just returned."""
         number = len(self.trace.tensors)
-        self._numbers[id(tensor)] = number
-        self.trace.tensors.append(tensor)
+        if self.ending:
+            self.weak.add(self._numbers, tensor, number)
+        else:
+            self._numbers[id(tensor)] = number
+        self.trace.tensors.append(None if self.ending else tensor)
         self.made_at.append(len(self.trace.events))
         return TensorRef(number)
 

@@ -319,6 +319,8 @@ class BackwardCode:
 
     def finish(self) -> None:
         """End of the run, after what leaves it has been described."""
+        if self.recording.ending:
+            return
         leaving = self.recording.trace.leaving()
         if any(self.recording.number(tensor) in leaving for tensor in self.hooked):
             self.recording.refuse(

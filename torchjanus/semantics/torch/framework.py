@@ -76,6 +76,7 @@ class FrameworkRecorder(PausableMode):
         self.around: Callable[[torch.Tensor, AccessPath], None] | None = None
         self.seen = 0  # the number of calls that torch has reported
         self.out = CallsOut()
+        recording.holders.append(self.out.forget)
         self.native_results: list[Any] = []  # results of the calls in progress
         self.bare = bare
         self.code = BackwardCode(recording, self)

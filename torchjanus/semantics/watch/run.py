@@ -87,15 +87,18 @@ def watch_call(
     recursions: Recursions | None = None,
     columns: Columns | None = None,
     deciding: set[Site] | None = None,
+    lifetimes: bool = False,
 ) -> tuple[Any, Trace]:
     """Run one call under watch. Return its result and the trace. Exceptions of the program propagate.
 
     ``leading``: arguments bound beforehand (a method's self), the same at every call. ``journal``: extern calls that
     were made for this call already and are not repeated. ``loose``: access paths of strings that vary from call to
     call; they are traced like numbers. ``recursions``: the recursive functions known so far. ``columns``: the lists of
-    numbers that are rows of tensors. ``deciding``: see WatchState.
+    numbers that are rows of tensors. ``deciding``: see WatchState. ``lifetimes``: no object is to be
+    held of which the program sees the end.
     """
     watch = Watch(WatchState(journal, loose, recursions, None, columns, deciding))
+    watch.recording.lifetimes = lifetimes
     with room():
         try:
             return _watched(watch, fn, leading, args, kwargs)

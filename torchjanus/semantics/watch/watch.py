@@ -158,13 +158,13 @@ class Watch(Protocols):
             result = self._call_native(at, fn, args, kwargs)
         finally:
             # Applies to this call only: a later extern call may use its result.
-            self.natives.externs.dropped = False
+            self.natives.externs.dropped = self.natives.externs.entered = False
         self.whiles.note_call(at, fn, args, kwargs, result)
         return result
 
     def _call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.at(at)
-        self.natives.externs.dropped = fn if at is not None and at.kind == "procedure" else False
+        self.natives.externs.called_at(at, fn)
         if self.natives.is_foreign_function(fn):
             return self.natives.call(fn, args, dict(kwargs))
         if isinstance(fn, types.FunctionType) and (inner := without_dynamo(fn)) is not fn:
