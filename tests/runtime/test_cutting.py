@@ -457,6 +457,7 @@ class Codes(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x @ self.ema
         self.ema = torch.nn.Parameter(self.ema * 0.9 + 0.1 * y.detach().t() @ y.detach())
+        self.ema.kept = True  # a graph makes no parameters with attributes of the program
         return (y * (x @ self.w)).mean()
 
 
@@ -484,5 +485,4 @@ def test_what_a_call_stores_early_is_not_cut_off_with_the_last_statements() -> N
     expected = trained(False)
     assert losses == expected[0] and torch.equal(average, expected[1]) and type(average) is torch.nn.Parameter
     assert made.statistics().watched == 3  # no statement is cut off and the rest learnt anew
-    [refusal] = made.refusals
-    assert refusal.reason == "new-object-leaves" and "kept as model.ema" in refusal.why
+    assert any(one.reason == "new-object-leaves" and "kept as model.ema" in one.why for one in made.refusals)

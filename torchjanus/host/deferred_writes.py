@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
+import torch
+
 from torchjanus.core.access_path import AccessPath, native_class
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.host.source import ITERATION, Source
@@ -42,6 +44,7 @@ __all__ = [
     "delete_item",
     "make_exception",
     "make_function",
+    "make_parameter",
     "make_partial",
     "make_value",
     "set_item",
@@ -86,6 +89,11 @@ def make_exception(cls: Any, base: Any, *args: Any) -> Any:
     made = base.__new__(cls, *args)
     base.__init__(made, *args)
     return made
+
+
+def make_parameter(requires_grad: bool, data: torch.Tensor) -> torch.nn.Parameter:
+    """Return a parameter that shares the memory of ``data``."""
+    return torch.nn.Parameter(data.detach(), requires_grad)
 
 
 def make_value(cls: Any, base: Any, value: Any) -> Any:

@@ -299,3 +299,95 @@ def adapted_and_put_back():
         return out
 
     return Program(step, inputs(), state=model)
+
+
+def codes():
+    return nn.Linear(5, 3, bias=False), [(torch.randn(4, 5),) for _ in range(CALLS)]
+
+
+@program()
+def parameter_replaced_by_average():
+    """A codebook as a moving average: it takes part in the backward pass, and its gradient goes with it."""
+    book, calls = codes()
+    model = nn.Linear(5, 5)
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(x):
+        opt.zero_grad()
+        loss = book(model(x)).pow(2).mean()
+        loss.backward()
+        opt.step()
+        book.weight = nn.Parameter(book.weight * 0.9 + 0.1 * x.mean(0))
+        return loss.item(), book.weight.is_leaf, book.weight.requires_grad, type(book.weight).__name__
+
+    return Program(step, calls, state=[book, model])
+
+
+@program()
+def parameter_replaced_by_frozen_one():
+    book, calls = codes()
+
+    def step(x):
+        book.weight = nn.Parameter(book.weight * 0.9, requires_grad=False)
+        return book(x), book.weight.requires_grad
+
+    return Program(step, calls, state=book)
+
+
+@program()
+def new_parameter_is_registered_twice():
+    book, calls = codes()
+
+    def step(x):
+        made = nn.Parameter(book.weight.detach() * 0.9 + x.mean())
+        book.weight = made
+        book.again = made
+        return made is book.weight, made is book.again, len(list(book.parameters()))
+
+    return Program(step, calls, state=book)
+
+
+@program()
+def new_parameter_shares_memory():
+    book, calls = codes()
+    kept = []
+
+    def step(x):
+        data = book.weight.detach() * 0.9
+        book.weight = nn.Parameter(data)
+        data.add_(x.mean())
+        kept[:] = [data]
+
+    def between(result):
+        with torch.no_grad():
+            kept[0].add_(1.0)  # seen by the next call
+
+    return Program(step, calls, state=[book, kept], between=between)
+
+
+@program(refused="a new Parameter leaves the step")
+def new_parameter_has_a_gradient():
+    book, calls = codes()
+
+    def step(x):
+        book.weight = nn.Parameter(book.weight.detach() * 0.9)
+        book(x).sum().backward()
+
+    return Program(step, calls, state=book)
+
+
+@program(refused="a new Linear leaves the step")
+def head_replaced_by_new_module():
+    """As when classes are added: the head is made anew, its old rows are kept."""
+    model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+    _, calls = codes()
+
+    def step(x):
+        head = nn.Linear(4, 3)
+        with torch.no_grad():
+            head.weight.copy_(model[1].weight * 0.5)
+            head.bias.copy_(model[1].bias)
+        model[1] = head
+        return model(x).detach().sum()
+
+    return Program(step, calls, state=model)

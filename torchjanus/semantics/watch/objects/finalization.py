@@ -17,6 +17,7 @@ import torch
 from torchjanus.core.access_path import native_class
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import getattr, is_one_of, isinstance, namespace_of
+from torchjanus.host.deferred_writes import make_parameter
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import original_code, parts_of, slots_of
 from torchjanus.semantics.known.trusted import is_settled
@@ -164,6 +165,13 @@ class Finalization:
                 self._place,
             )
             return recipes.Constant(None)
+        if type(value) is torch.nn.Parameter and _is_bare(value) and self._extern is None:
+            if (known := self._built.get(id(value))) is not None:
+                return recipes.ObjectReference(known)
+            made = self._built[id(value)] = len(self._built)
+            self.recording.keep(value)
+            parts = recipes.Constant(value.requires_grad), recipes.TensorOf(TensorRef(number))
+            return recipes.NewObject(made, torch.nn.Parameter, parts, (), None, make_parameter, ())
         if type(value) is not torch.Tensor:
             stored, written = "", self._write
             if isinstance(written, HeapWrite) and written.how in ("item", "field") and type(written.key) is str:
@@ -305,3 +313,9 @@ class Finalization:
                 bare = self.bare(given)
                 if bare is not given:  # bypasses a ``__setattr__`` of the program
                     ARGS.__set__(value, bare)
+
+
+def _is_bare(parameter: torch.nn.Parameter) -> bool:
+    """Whether a parameter is nothing but its contents: it has no gradient, hooks or attributes of Python's."""
+    hooks = parameter._backward_hooks or parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+    return parameter.is_leaf and parameter.grad is None and not hooks and not vars(parameter)
