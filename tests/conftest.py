@@ -16,9 +16,10 @@ os.environ["TORCHJANUS_CACHE"] = ""
 
 import torch
 
+from torchjanus.runtime.learning import policy
 from torchjanus.runtime.runs import budget, payback
 
 torch.set_num_threads(1)
 # What is learnt must not depend on how busy the machine is; tests of the budget have a clock of their own.
 budget.FREE_SECONDS = float("inf")
-payback.AT_ONCE = sys.maxsize
+payback.AT_ONCE = payback.FEW = policy.RARE = sys.maxsize

@@ -2,6 +2,7 @@
 
     python -m benchmarks.speed.scripts [--rounds N] [--record] [NAME ...]
     python -m benchmarks.speed.scripts --short      # a few steps of each: results and found steps, no times
+    python -m benchmarks.speed.scripts --again --threads 2 [NAME ...]   # a second run, too, which finds what is kept
 
 Each script of benchmarks/programs/scripts is run by ``python`` and by ``torchjanus run``, in turn, one thread, with an
 empty store. Its standard output must be the same. The table has the steps that were found, the share of their calls
@@ -37,10 +38,13 @@ SHORT = {
     "deep_q_learning": ("--episodes", "5"),
     "digits_convnet": ("--epochs", "1"),
     "gan_trainer": ("--epochs", "1"),
+    "mnist_convnet": ("--samples", "640"),
     "regression": ("--epochs", "60"),
     "siamese": ("--epochs", "1"),
     "soft_actor_critic": ("--total-timesteps", "600"),
+    "tabnet": ("--rows", "2048"),
     "time_sequence": ("--steps", "3"),
+    "vision_transformer": ("--samples", "256"),
     "word_language_model": ("--epochs", "1"),
 }
 
@@ -54,8 +58,17 @@ class Run:
     report: dict[str, object]
 
 
-def run(name: str, options: Sequence[str], *, speculated: bool, wanted: Sequence[str] = ()) -> Run:
-    """Run a script, under speculation with the options ``wanted``. Raises RuntimeError if it fails."""
+def run(
+    name: str,
+    options: Sequence[str],
+    *,
+    speculated: bool,
+    wanted: Sequence[str] = (),
+    threads: int = 1,
+    store: str = "",
+) -> Run:
+    """Run a script, under speculation with the options ``wanted``. ``store``: the folder of what is kept; an empty one
+    if not given. Raises RuntimeError if it fails."""
     script = [str(FOLDER / f"{name}.py"), *options]
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +78,8 @@ def run(name: str, options: Sequence[str], *, speculated: bool, wanted: Sequence
             if speculated
             else script
         )
-        environment = {**os.environ, "PYTHONPATH": paths, "TORCHJANUS_CACHE": folder, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "PYTHONPATH": paths, "TORCHJANUS_CACHE": store or folder}
+        environment["OMP_NUM_THREADS"] = str(threads)
         begun = time.perf_counter()
         done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, check=False)
         seconds = time.perf_counter() - begun
@@ -85,33 +99,45 @@ def served(report: dict[str, object]) -> list[tuple[str, int, int, int]]:
     ]
 
 
+def ratio_of(plain: Sequence[Run], made: Sequence[Run]) -> float | None:
+    """Return the median of the ratios of times, rounded; None if there are none."""
+    found = [one.seconds / other.seconds for one, other in zip(plain, made, strict=False)]
+    return round(statistics.median(found), 2) if found else None
+
+
 def main() -> int:
     """Run the scripts, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--short", action="store_true")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--again", action="store_true", help="run each script a second time with what the first kept")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args()
     rows = []
     for name in options.names or sorted(SHORT):
         given, wanted = (SHORT[name], ("--after", "0", "--executor", "replay")) if options.short else ((), ())
-        plain, made = [], []
+        plain, made, later = [], [], []
         for _ in range(1 if options.short else options.rounds):
-            plain.append(run(name, given, speculated=False))
-            made.append(run(name, given, speculated=True, wanted=wanted))
-        equal = all(one.output == plain[0].output for one in (*plain, *made))
-        ratio = statistics.median(one.seconds / other.seconds for one, other in zip(plain, made, strict=True))
-        steps = served(made[-1].report)
+            plain.append(run(name, given, speculated=False, threads=options.threads))
+            with tempfile.TemporaryDirectory() as store:
+                for runs in (made, later)[: 1 + options.again]:
+                    more = {"threads": options.threads, "store": store}
+                    runs.append(run(name, given, speculated=True, wanted=wanted, **more))
+        equal = all(one.output == plain[0].output for one in (*plain, *made, *later))
+        ratio, again = ratio_of(plain, made), ratio_of(plain, later)
+        steps = served((later or made)[-1].report)
         rows.append({
             "script": name, "equal": equal, "plain seconds": round(statistics.median(one.seconds for one in plain), 1),
-            "ratio": round(ratio, 2), "steps": steps, "left": made[-1].report["left"],
+            "ratio": ratio, "second run": again, "steps": steps, "left": made[-1].report["left"],
         })  # fmt: skip
         calls = ", ".join(f"{step} {graphs}+{parts} of {all_}" for step, all_, graphs, parts in steps) or "none"
         timed = "" if options.short else f"  plain {rows[-1]['plain seconds']:6.1f} s  ratio {ratio:5.2f}"
+        timed += f"  second run {again:5.2f}" if again else ""
         print(f"{name:16} {'equal ' if equal else 'DIFFERS'}{timed}  {calls}", flush=True)
     if options.record:
-        write("scripts", sys.argv[1:], "cpu", {"rows": rows})
+        write(f"scripts_{options.threads}_threads", sys.argv[1:], "cpu", {"rows": rows})
     return 0 if all(row["equal"] for row in rows) else 1
 
 

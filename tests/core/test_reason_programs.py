@@ -106,6 +106,7 @@ def _learning_no_time(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
 
 def _learning_not_worth_yet(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
     patch.setattr(payback, "AT_ONCE", 0)
+    patch.setattr(payback, "FEW", 0)
     patch.setattr(payback, "LEARNED", 1e6)
     step = torchjanus.speculate(lambda x: x * 2, executor="auto")
     for _ in range(4):

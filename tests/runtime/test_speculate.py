@@ -27,11 +27,11 @@ import torchjanus
 from torchjanus import Unsupported
 from torchjanus.execute.replay import Replay
 from torchjanus.rewrite import source
-from torchjanus.runtime import keep_speculated, speculated, speculated_function
+from torchjanus.runtime import keep_speculated, speculated
 from torchjanus.runtime.entries import entry as entry_module
 from torchjanus.runtime.entries import entry_making
 from torchjanus.runtime.learning import learning
-from torchjanus.runtime.runs import lowering_cache
+from torchjanus.runtime.runs import lowering_cache, registry
 from torchjanus.semantics.record.accumulators import Accumulators
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.watch.objects.finalization import Finalization
@@ -582,7 +582,7 @@ def test_the_registry_is_weak() -> None:
 
 
 def test_keep_speculated_holds_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speculated_function, "_kept", None)
+    monkeypatch.setattr(registry, "_kept", None)
     keep_speculated()
     step = speculate(lambda x: x)
     kept = weakref.ref(step)

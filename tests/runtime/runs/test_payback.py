@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import torchjanus
+from torchjanus.runtime.learning import policy
 from torchjanus.runtime.runs import payback
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.experience import Experience
@@ -20,7 +21,9 @@ OPERATIONS = 1000
 
 @pytest.fixture(autouse=True)
 def _deferring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payback, "AT_ONCE", 300)
+    monkeypatch.setattr(payback, "AT_ONCE", 1.0)
+    monkeypatch.setattr(payback, "FEW", 300)
+    monkeypatch.setattr(policy, "RARE", 4)
 
 
 def account(calls: int, seconds: float) -> Budget:
@@ -44,14 +47,21 @@ def test_a_graph_is_due_once_it_would_have_saved_half_of_its_price(full: bool) -
         assert looked.is_due is due
 
 
-def test_short_steps_named_executors_and_parts_are_not_deferred() -> None:
-    short = Payback(account(1, 0.1), lambda: True)
+def test_what_pays_soon_named_executors_and_parts_are_not_deferred() -> None:
+    short = Payback(account(1, 1e-3), lambda: False)
     short.watched(300)
     named = Payback(Budget(limited=False), lambda: True)
     part = Payback(Budget(account=account(1, 0.1)), lambda: True)
     for one in (named, part):
         one.watched(OPERATIONS)
     assert [one.is_due for one in (short, named, part)] == [True, True, True]
+
+
+def test_a_few_operations_of_a_long_step_are_deferred() -> None:
+    long = Payback(account(1, 0.5), lambda: False)
+    long.watched(60)
+    assert long.decides
+    assert not long.is_due
 
 
 def test_nothing_is_due_while_the_time_in_eager_is_unknown() -> None:
@@ -87,6 +97,8 @@ def watched_twice(x: torch.Tensor) -> torch.Tensor:
 
 def test_a_step_is_eager_until_then_and_served_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payback, "AT_ONCE", 0)
+    monkeypatch.setattr(payback, "FEW", 0)
+    monkeypatch.setattr("torchjanus.runtime.entries.engine.order_of", None)  # replay only
     step = torchjanus.speculate(watched_twice, executor="auto")
     learning: Any = step._learning
     monkeypatch.setattr(payback, "LEARNED", 1e6)
@@ -119,3 +131,37 @@ def test_calls_before_the_first_watched_one_count() -> None:
     budget: Any = step._learning.budget
     assert budget.eager == pytest.approx(0.2)
     assert budget.seconds_in_eager == pytest.approx(2.0)
+
+
+def printing(x: torch.Tensor, number: int) -> torch.Tensor:
+    return x * 2 + 1 if number % 10 else x * 3 - 1
+
+
+def test_a_path_that_few_calls_take_is_learnt_once_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchjanus.runtime.entries.engine.order_of", None)  # replay only
+    step = torchjanus.speculate(printing, executor="auto")
+
+    def calls(numbers: range) -> int:
+        for number in numbers:
+            assert step(torch.ones(2), number).tolist() == printing(torch.ones(2), number).tolist()
+        return step.statistics().watched
+
+    watched = calls(range(1, 9))
+    monkeypatch.setattr(payback, "LEARNED", 1e6)
+    assert calls(range(11, 31)) == watched
+    assert step.statistics().speculated > 15
+    monkeypatch.setattr(payback, "LEARNED", 0.0)
+    monkeypatch.setattr(payback, "LOWERED", 0.0)
+    assert calls(range(31, 51)) > watched
+
+
+def test_a_path_that_many_calls_take_is_learnt_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchjanus.runtime.entries.engine.order_of", None)  # replay only
+    step = torchjanus.speculate(printing, executor="auto")
+    for _ in range(8):
+        step(torch.ones(2), 1)
+    monkeypatch.setattr(payback, "LEARNED", 1e6)
+    watched = step.statistics().watched
+    for _ in range(8):
+        step(torch.ones(2), 10)
+    assert step.statistics().watched > watched

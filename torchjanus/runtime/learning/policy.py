@@ -34,6 +34,7 @@ FRUITLESS = 4  # watched calls without a graph, after which the parts of a step 
 MANY_MISSES = 64  # consecutive misses without time to learn, after which looking for a graph takes longer than it saves
 TRIED_AGAIN = 8  # one of so many calls looks for a graph then; doubled each time that the misses have doubled
 TRIED_RARELY = 64  # at most
+RARE = 4  # paths that at most one of so many calls takes are learnt once that pays
 
 _HOLD = (
     "Instead: hold what changes constant, let it be a tensor or a number that the step computes with, pad sizes to a "
@@ -68,6 +69,7 @@ class LearningPolicy:
         self._routes = routes
         self._pending_graphs = pending_graphs
         self._waited = False  # whether learning has been deferred
+        self._awaited = False  # whether it was reported that a path is too rare
         self._expected = False  # whether it was reported when the first graph is worth its price
         self._reported = False  # whether it was reported that graphs rest because calls may have to be repeated
         # whether the last call by a graph was repeated under watch, only because of its extern calls
@@ -78,6 +80,7 @@ class LearningPolicy:
         self._served = 0  # calls speculated when no more graphs were made
         self._unserved = 0  # calls since then that no graph could make
         self._faults = 0
+        self._since = (0, 0)  # all calls, and those that left the paths of graphs, when a call was last watched
 
     # -- what becomes of calls ------------------------------------------------------------------------------------
 
@@ -97,6 +100,11 @@ class LearningPolicy:
         self._unserved += 1
         if self._unserved >= MAX_UNSERVED and self._unserved > self._counts.speculated - self._served:
             self.give_up(self.closed, self.again < NEVER)
+
+    def watching(self) -> None:
+        """Record that the current call is watched."""
+        self._counts.watched += 1
+        self._since = self._lost
 
     def repeated(self) -> None:
         """Record that a call by a graph has to be repeated under watch, because of its extern calls."""
@@ -235,6 +243,12 @@ class LearningPolicy:
                 return False
             if not self.budget.runs_differ:
                 return True
+        if not first and self._is_rare:
+            if not self._awaited:
+                self._awaited = True
+                what = "few calls take another path: they are Python's until they alone would have paid for its graph"
+                self._event_log.record("budget", what, reason="learning-not-worth-yet")
+            return False
         # A miss may also lead to a graph that is relaxed and made again.
         if self.budget.allows("watch", first=first) and (first or self.budget.allows("make")):
             return True
@@ -251,6 +265,17 @@ class LearningPolicy:
             text = f"{made} took {self.budget.overhead.seconds:.1f} s longer than eager{differ}. {rest}.{hold}"
             self._event_log.record("budget", text, place, "learning-no-time")
         return False
+
+    @property
+    def _is_rare(self) -> bool:
+        """Whether few calls since the last watched one have left the paths of the graphs, and a graph for them would
+        not be worth its price yet. Such a call prints, or evaluates, every hundredth time."""
+        calls, missed = (now - before for now, before in zip(self._lost, self._since, strict=True))
+        return RARE * missed <= calls and not self.payback.pays_for(missed)
+
+    @property
+    def _lost(self) -> tuple[int, int]:
+        return self._counts.calls, self._counts.missed + self._counts.violated
 
     def may_relax(self) -> bool:
         """Whether a call that may not be watched may lead to a relaxed graph, which needs no watched run. Since the

@@ -330,7 +330,7 @@ class Calls:
         found = target_of(self.fn, self.event_log, self.policy)
         if found is None:
             return self._run_imperatively(args, kwargs)
-        self.counts.watched += 1
+        self.policy.watching()
         self.budget.learns("watch")
         if self.counts.watched <= 2:
             with uncollected(kept=True):

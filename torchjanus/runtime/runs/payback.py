@@ -1,12 +1,13 @@
-"""Says from when on the first graph of a step is worth its price, going by how long the program has run.
+"""Says from when on a graph of a step is worth its price, going by how long the program has run.
 
 Nobody knows how long a program will run. One that has run for a while probably runs for as long again; so a graph is
 made once it would have saved half of its price, had it been there from the start (the ski-rental problem). A program
 that ends before that has paid for one watched call at most; one that goes on has lost little.
 
 Price and saving are estimated from the number of operations of a watched call. What an earlier run of the same code has
-measured is better, where it is kept. Steps of few operations are not deferred: learning takes a second or two.
-This module does not know what a graph is.
+measured is better, where it is kept. Where a graph is worth its price within a second, nothing waits. The same goes for
+the graph of another path that few calls take, such as those that print: it is made once those calls alone would have
+saved half of its price. This module does not know what a graph is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from torchjanus.runtime.runs.experience import Experience
 
 __all__ = ["Payback", "Prospect", "compiled"]
 
-AT_ONCE = 300  # operations of a watched call up to which nothing is deferred
+AT_ONCE = 1.0  # seconds of eager calls, up to which the first graph is not deferred
+FEW = 300  # operations of a watched call up to which nothing is deferred while the time in eager is unknown
 # Seconds for each operation, measured with five training steps of benchmarks.programs.steps on two slow cores. On other
 # machines all of them are shorter or longer by about the same factor. Replay saves half of what is saved, compiled code
 # the other half.
@@ -96,10 +98,25 @@ class Payback:
         return Prospect(each * operations, min(max(saving, LEAST), MOST), share is not None)
 
     @property
+    def _limits(self) -> bool:
+        """Whether graphs may have to wait at all."""
+        return self._budget.limited and not self._budget.is_of_part and not self.wanted
+
+    @property
     def decides(self) -> bool:
-        """Whether the first graph waits until it is due. Not that of a short step, or where nothing is limited."""
-        budget = self._budget
-        return budget.limited and not budget.is_of_part and not self.wanted and self._operations > AT_ONCE
+        """Whether the first graph waits until it is due. Not where that is soon, or nothing is limited."""
+        if not self._limits or not self._operations:
+            return False
+        prospect = self.prospect()
+        return self._operations > FEW if prospect is None else prospect.after > AT_ONCE
+
+    def pays_for(self, calls: int) -> bool:
+        """Whether so many calls, which left the paths of the graphs, are worth another watched run. A graph is made of
+        two."""
+        if not self._limits:
+            return True
+        prospect = self.prospect()  # None: Python makes this call, which is timed
+        return prospect is not None and 2 * calls * self._budget.eager >= prospect.after
 
     @property
     def is_due(self) -> bool:
