@@ -22,6 +22,7 @@ PROGRAMS: dict[str, float] = {
     "bert_pairs": 0.9,
     "binary_weights": 0.9,
     "callbacks_and_checkpoints": 0.9,
+    "callback_fitting": 0.9,
     "clipped_policy": 0.9,
     "conflicting_tasks": 0.9,  # in parts: tasks are shuffled as a list of tensors
     "crf_tagger": 0.9,
@@ -38,6 +39,7 @@ PROGRAMS: dict[str, float] = {
     "neural_ode": 0.9,  # its updates: how often the field is evaluated depends on fetched numbers
     "packed_names": 0.75,  # a graph for each set of lengths
     "perceptual_style": 0.9,
+    "physics_informed": 0.9,
     "private_gradients": 0.9,
     "quantised_training": 0.75,  # two of its three phases begin after the tenth call
     "replayed_values": 0.65,  # the training; the play and the batch differ in each call
@@ -46,6 +48,7 @@ PROGRAMS: dict[str, float] = {
     "tabular_epochs": 0.9,  # its updates and batches: a loader's iterator is asked in the middle of the step
     "tree_sentiment": 0.85,
     "tree_similarity": 0.6,  # its cells: states are kept on the nodes
+    "vector_quantised": 0.9,
 }
 
 

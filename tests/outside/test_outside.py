@@ -10,8 +10,8 @@ from benchmarks.robustness.outside import compared
 from tests.outside import PROGRAMS
 
 NEEDS = {
-    "bert_pairs": "transformers", "graph_messages": "networkx", "gym_policy": "gymnasium", "sklearn_report": "sklearn",
-    "sparse_citations": "networkx", "tabular_epochs": "sklearn", "tree_sentiment": "nltk",
+    "bert_pairs": "transformers", "callback_fitting": "scipy", "graph_messages": "networkx", "gym_policy": "gymnasium",
+    "sklearn_report": "sklearn", "sparse_citations": "networkx", "tabular_epochs": "sklearn", "tree_sentiment": "nltk",
 }  # fmt: skip
 # Some take long; in sparse_citations and conflicting_tasks the parts that pay are chosen by their measured times.
 SLOW = {

@@ -419,6 +419,11 @@ WHICH = {
         "for i in data:\n f(i).backward()\n for p in ps:\n  p.data.add_(p.grad, alpha=-1)",
         ["training loop of <module> (line 1)"],
     ),
+    "a closure that is a method": (
+        "class A:\n def loss(self):\n  f().backward()\n def fit(self):\n  for i in data:\n   self.opt.step(self.loss)",
+        ["training loop of A.fit (line 5)"],
+    ),
+    "a step that is given no closure": ("def loss():\n f().backward()\nfor i in data:\n schedule.step(value)", []),
     "gradients that nothing reads": ("for i in data:\n x.grad = None\n (g,) = torch.autograd.grad(f(i), x)", []),
     "a gradient function": ("for i in data:\n g = grad(f)(i)\n opt.step()", []),
     "repetitions beside a training": (

@@ -23,6 +23,7 @@ Loop = ast.For | ast.While
 Block = Loop | ast.If
 Scope = ast.Module | ast.FunctionDef
 _INFERENCE = frozenset({"no_grad", "inference_mode"})
+_ASKS = "asks_closure"  # the attribute of calls of step() that compute gradients
 _MARKS = (
     "backward",
     "autograd",
@@ -73,7 +74,20 @@ def mentions_training(source: str) -> bool:
 
 def candidates(tree: ast.Module) -> list[Candidate]:
     """Return the steps of a module, in the order of its text. None of them contains another."""
+    _mark_closures(tree)
     return [*_of_scope(tree, "<module>", None, (), False)]
+
+
+def _mark_closures(tree: ast.Module) -> None:
+    """Mark the calls ``optimizer.step(f)`` of functions or methods f of the module that compute gradients: such a call
+    computes gradients, wherever f is defined."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    names = {node.name for node in functions if any(map(_is_backward, within(node.body)))}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="step"), args=[ast.Name(name) | ast.Attribute(attr=name)]):
+                if name in names:
+                    setattr(node, _ASKS, True)
 
 
 def _of_scope(
@@ -180,6 +194,8 @@ def _goes_on(nodes: Sequence[ast.AST]) -> bool:
 
 def _is_backward(node: ast.AST) -> bool:
     """Whether this is a call that computes gradients."""
+    if getattr(node, _ASKS, False):
+        return True
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Name("autograd") | ast.Attribute(attr="autograd"), attr="grad")):
             return True

@@ -46,6 +46,7 @@ log = logger("calls")
 MAX_COMPILES = 24
 UNLIKE = 6  # watched runs, no two of one path, before the statements in which they differ are left to Python
 SPECIALIZED = 8  # consecutive runs that need the very value of a number that grows, before parts are tried
+HOPELESS = 20  # watched runs, no two of one path and no graph: parts are tried
 SAMPLED = 3  # if they differ in what an extern call has returned
 TOO_MANY = 6  # graphs that are hardly used, before that is done
 MAX_VIOLATIONS = 6
@@ -190,7 +191,8 @@ class Learning:
         self._specialized = self._specialized + 1 if unlike and self.paths.specialize_on_growth else 0
         if (self._are_others_each_time() or self._are_too_many) and self._cut(self.paths.latest):
             return
-        if self._specialized >= SPECIALIZED and not self.routes.entries:
+        hopeless = self._specialized >= SPECIALIZED or (unlike and self.counts.watched >= HOPELESS)
+        if hopeless and not self.routes.entries:
             self.policy.give_up(f"no two runs are alike; {self.paths.difference()[0]}", True)
             return
         few = self.watched < self.watch or len(group.traces) < min(2, self.watch)
