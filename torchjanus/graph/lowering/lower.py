@@ -34,6 +34,7 @@ from torchjanus.graph.regions.loop import FixedTripCount, Loop
 from torchjanus.graph.regions.loop_bytes import has_loops
 from torchjanus.graph.tracing import number_slots
 from torchjanus.graph.tracing.node_tracing import TraceFailed
+from torchjanus.graph.tracing.quiet import quiet
 from torchjanus.graph.tracing.small_sizes import conditions_of_few
 from torchjanus.graph.tracing.trace_program import Traced, trace
 from torchjanus.trace.values import Expr, leaves
@@ -58,7 +59,8 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
     traced = None
     while traced is None:
         try:
-            traced = LOWERING.run(program, held)
+            with quiet():
+                traced = LOWERING.run(program, held)
         except Pin as pin:
             if not pin.slots.keys() - held.keys():
                 raise InternalFault("two traces of one program differ, and no number explains it") from pin

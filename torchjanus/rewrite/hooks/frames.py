@@ -16,6 +16,7 @@ OWN = str(Path(__file__).resolve().parents[2]) + "/"
 OWN_RAW = __file__.removesuffix("rewrite/hooks/frames.py")  # as code objects spell it, which may differ from OWN
 
 GENERATED = "<torchjanus "  # the prefix of the file names of generated code
+CALLING = "<torchjanus call>"  # the name of functions that make a call for the program, from its file and line
 
 
 def hide_frames(exception: BaseException) -> None:
@@ -36,7 +37,7 @@ def hide_frames(exception: BaseException) -> None:
 
 
 def _is_own(code: CodeType) -> bool:
-    return code.co_filename.startswith((OWN_RAW, OWN, GENERATED))
+    return code.co_filename.startswith((OWN_RAW, OWN, GENERATED)) or code.co_name == CALLING
 
 
 def program_frames(until: CodeType | None = None) -> Iterator[FrameType]:

@@ -126,7 +126,7 @@ class NativeCalls(ForeignCalls):
                 if self.holds_arrays(args[:1]):
                     return self.extern(fn, args, kwargs)
                 args = (*self.as_tensors(args[:1]), *args[1:])
-            return self.out(fn, *args, **kwargs)
+            return self.framework.lines.call(self.out, self.recording.place, fn, args, kwargs)
         if getattr(fn, "__name__", "") == "apply" and _is_function(getattr(fn, "__self__", None)):
             return self.framework.code.apply(fn.__self__, args)
         if isinstance(fn, types.FunctionType):

@@ -45,6 +45,7 @@ from torchjanus.semantics.torch.selections import Selections, selection, sized_b
 from torchjanus.semantics.torch.sizes import Sizes
 from torchjanus.semantics.torch.tensor_copies import TensorCopies
 from torchjanus.semantics.torch.torch_state import TRANSFORM, ambient_modes, generator_state, hindrance
+from torchjanus.semantics.torch.user_lines import UserLines
 from torchjanus.trace.actions import Op
 from torchjanus.trace.layout import Lying, lying_of
 from torchjanus.trace.terms import TensorRef
@@ -65,7 +66,7 @@ class FrameworkRecorder(PausableMode):
     def __init__(self, recording: Recording) -> None:
         super().__init__()
         self.recording = recording
-        # Handles calls that share a tensor's memory with foreign code.
+        # Handles calls that share memory with foreign code.
         self.share_memory: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
         # Make the calls whose result sizes depend on contents.
         self.selections: Selections | None = None
@@ -74,10 +75,10 @@ class FrameworkRecorder(PausableMode):
         self.reductions: Reductions | None = None
         # In a recursive call: called with each tensor that it uses and did not make.
         self.around: Callable[[torch.Tensor, AccessPath], None] | None = None
-        self.seen = 0  # the number of calls that torch has reported
-        self.out = CallsOut()
+        self.seen = 0  # calls that torch has reported
+        self.out, self.lines = CallsOut(), UserLines(recording.refuse)
         recording.holders.append(self.out.forget)
-        self.native_results: list[Any] = []  # results of the calls in progress
+        self.native_results: list[Any] = []  # of the calls in progress
         self.bare = bare
         self.code = BackwardCode(recording, self)
         self.sizes = Sizes(recording)
@@ -196,7 +197,7 @@ class FrameworkRecorder(PausableMode):
 
     def _really(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Make the call in progress."""
-        made = self.out(func, *args, **kwargs)
+        made = self.lines.call(self.out, self.recording.place, func, args, kwargs)
         if self.native_results:
             self.native_results[-1] = made
         return made
