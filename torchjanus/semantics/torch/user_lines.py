@@ -50,6 +50,8 @@ class UserLines:
     def __init__(self, refuse: Callable[..., None]) -> None:
         self._refuse = refuse
         self._bell = _Bell()
+        # Whether Python has forgotten what it has shown, since filters have changed, as by catch_warnings().
+        self._forgets = False
         self._made: dict[tuple[str, int], Callable[..., Any]] = {}
         self._spaces: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}  # by file: the module's, and ours
 
@@ -95,16 +97,13 @@ class UserLines:
             known = {key: value for key, value in space[_REGISTRY].items() if key is not self._bell}
             if known:
                 registry = names.setdefault(_REGISTRY, {})
-                if "version" in registry and len(known) == len(space[_REGISTRY]) and shown == "once":
-                    shown = (
-                        "each time"  # Python forgets what it has shown where filters change, by catch_warnings() say
-                    )
+                self._forgets = self._forgets or ("version" in registry and len(known) == len(space[_REGISTRY]))
                 registry.clear()
                 registry.update(known)
         self._made.clear()
         self._spaces.clear()
         self._bell.rung = False
-        if shown == "each time":
+        if shown == "each time" or (shown == "once" and self._forgets):
             self._refuse(
                 "warning-filters",
                 f"{name_of(fn)} warns, and each of its warnings is shown",
