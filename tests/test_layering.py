@@ -70,6 +70,8 @@ PACKAGES: dict[str, list[set[str]]] = {
     "runtime": [
         {"launch"},
         {"runs"},
+        {"coexecution.recording"},
+        {"coexecution.graphs"},
         {"coexecution", "entries"},
         {"pass_log"},
         {"learning"},

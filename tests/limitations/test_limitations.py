@@ -42,7 +42,7 @@ PASSED_ON = {
     ("runtime/learning/learning.py", "refuse"),  # passes a refusal
     ("runtime/learning/learning.py", "refused"),
     ("runtime/coexecution/runner.py", "refuse"),
-    ("runtime/coexecution/recorder.py", "refuse"),
+    ("runtime/coexecution/recording/recorder.py", "refuse"),
     ("runtime/parts/calls.py", "refuse"),  # of a Refusal made just before
     ("semantics/record/run_record.py", "Refusal"),
     ("semantics/record/run_record.py", "refuse"),

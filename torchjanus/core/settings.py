@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-__all__ = ["CACHE", "DUMP", "EXECUTOR", "LOGS", "SETTINGS", "STANCE", "STATUS", "Setting"]
+__all__ = ["CACHE", "COEXECUTION", "DUMP", "EXECUTOR", "LOGS", "SETTINGS", "STANCE", "STATUS", "Setting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,11 @@ CACHE = Setting(
     "a folder; empty: nothing is kept",
     "where compiled graphs are kept for later runs, 2 GB at most; without it, the platform's folder for caches",
 )
+COEXECUTION = Setting(
+    "TORCHJANUS_COEXECUTION",
+    "`auto`, `overlapped`, `lazy`",
+    "when graphs of co-executed steps run: by measure, beside Python in a thread, or when Python waits for a value",
+)
 DUMP = Setting("TORCHJANUS_DUMP", "a folder", "the program after each pass is written there, as text")
 EXECUTOR = Setting(
     "TORCHJANUS_EXECUTOR", "`auto`, `replay`, `inductor`, `cudagraph`", "the executor of functions that do not name one"
@@ -50,4 +55,4 @@ STATUS = Setting(
     "whether a line tells when the state of a step changes; without it, `torchjanus run` does so on a terminal",
 )
 
-SETTINGS = (CACHE, DUMP, EXECUTOR, LOGS, STANCE, STATUS)
+SETTINGS = (CACHE, COEXECUTION, DUMP, EXECUTOR, LOGS, STANCE, STATUS)

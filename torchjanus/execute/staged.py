@@ -75,26 +75,13 @@ class StagedRun:
     def advance(self, inputs: Inputs, slots: Numbers, stage: int) -> list[torch.Tensor] | Violated:
         """Compute up to the next cut and return what the host needs there, or, at the end, commit and return the fresh
         values. If it returns Violated or raises, nothing has changed and the generators are restored."""
-        lowered = self._staged.lowered
-        self._tensors.update(zip(self._staged.inputs[stage], inputs, strict=True))
-        if self._staged.tail is not None:
-            self._numbers.update(zip(self._staged.slots[stage], slots, strict=True))
-        flags: list[torch.Tensor] | None = None  # until the last part
         try:
-            with Ambience(lowered), below_autograd():
-                try:
-                    if self._parts is None:
-                        self._parts = self._staged.compute(inputs, slots)
-                        flags, values = next(self._parts)
-                    else:
-                        flags, values = self._parts.send((inputs, slots))
-                except StopIteration as end:
-                    values, self._parts = end.value, None
+            flags, values = self.compute(inputs, slots, stage)
             if flags is None:
                 return self._finish(values) if self._staged.tail is None else self._finish_tail(values)
         except Exception as error:
             self.abandon()
-            if (violated := violated_before(lowered, error)) is not None:
+            if (violated := violated_before(self._staged.lowered, error)) is not None:
                 return violated
             raise
         except BaseException:
@@ -105,6 +92,24 @@ class StagedRun:
             self.abandon()
             return Violated(failed)
         return values
+
+    def compute(
+        self, inputs: Inputs, slots: Numbers, stage: int
+    ) -> tuple[list[torch.Tensor] | None, list[torch.Tensor]]:
+        """Compute up to the next cut; return the flags there, None at the end, and the values that the host needs.
+        Commits nothing, and leaves the generators as they are where it raises. Any thread may call it."""
+        self._tensors.update(zip(self._staged.inputs[stage], inputs, strict=True))
+        if self._staged.tail is not None:
+            self._numbers.update(zip(self._staged.slots[stage], slots, strict=True))
+        with Ambience(self._staged.lowered), below_autograd():
+            try:
+                if self._parts is None:
+                    self._parts = self._staged.compute(inputs, slots)
+                    return next(self._parts)
+                return self._parts.send((inputs, slots))
+            except StopIteration as end:
+                self._parts = None
+                return None, end.value
 
     def _finish(self, values: list[torch.Tensor]) -> list[torch.Tensor] | Violated:
         lowered = self._staged.lowered

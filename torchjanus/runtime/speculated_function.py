@@ -21,8 +21,8 @@ from torchjanus.core.remarks import Remark
 from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.graph.ir.program import Assertion
 from torchjanus.rewrite.hooks import current, hide_frames
+from torchjanus.runtime.coexecution.recording.unnoticed import ACTIVE
 from torchjanus.runtime.coexecution.runner import Coexecution, CoexecutionReport
-from torchjanus.runtime.coexecution.unnoticed import ACTIVE
 from torchjanus.runtime.entries.engine import default_executor
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.learning.learning import Learning

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import torchjanus
-from torchjanus.runtime.coexecution.placeholders import Placeholder
+from torchjanus.runtime.coexecution.recording.placeholders import Placeholder
 from torchjanus.runtime.coexecution.skeleton import Run
 
 CALLS = 14

@@ -10,7 +10,7 @@ import torch
 
 import torchjanus
 from tests.runtime.coexecution.programs import PROGRAMS, Made, Twins
-from torchjanus.runtime.coexecution.matching import MISS
+from torchjanus.runtime.coexecution.graphs.matching import MISS
 
 
 def coexecuted(step: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 
 import torchjanus
 from tests.runtime.coexecution.programs import Made, Twins
-from torchjanus.runtime.coexecution.unrecorded_code import is_exposed
+from torchjanus.runtime.coexecution.recording.unrecorded_code import is_exposed
 
 CALLS = 14
 AT = (6, 9, 10)  # the calls that do something else

@@ -106,7 +106,7 @@ class ReplaySource:
         if node.target in SAMPLERS:
             target = SAMPLERS[node.target]._op
             source = node.args[0]
-            if source.target is not torch.ops.aten.empty_like.default or len(source.users) > 1:
+            if source.target not in _BLANKS or len(source.users) > 1:
                 blank = f"{self._constant(_blank)}({self.text(source)})"
                 return self._called(target, node.args[1:], node.kwargs, blank)
         if isinstance(target, torch._ops.OpOverload):
@@ -152,6 +152,8 @@ def _with_gradients(target: Any, *arguments: Any) -> Any:
 
 
 _aten = torch.ops.aten
+
+_BLANKS = (_aten.empty_like.default, _aten.empty_strided.default)
 
 
 def _viewing(view: Any) -> Any:

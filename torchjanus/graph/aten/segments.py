@@ -131,7 +131,7 @@ def flags_at(lowered: Lowered) -> list[Node]:
 def _earliest(lowered: Lowered) -> dict[Node, int]:
     entries = known_from(lowered)
     stages: dict[Node, int] = {}
-    position = draws = 0
+    position = draws = last_draw = 0
     for node in lowered.graph.graph.nodes:
         if node.op == "placeholder":
             stages[node] = entries[position]
@@ -139,7 +139,8 @@ def _earliest(lowered: Lowered) -> dict[Node, int]:
             continue
         stages[node] = max((stages[used] for used in node.all_input_nodes), default=0)
         if is_random(node):
-            stages[node] = max(stages[node], sum(before <= draws for before in lowered.drawn))
+            last_draw = max(last_draw, stages[node], sum(before <= draws for before in lowered.drawn))
+            stages[node] = last_draw
             draws += 1
     return stages
 

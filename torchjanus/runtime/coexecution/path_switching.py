@@ -9,9 +9,9 @@ from collections.abc import Container, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from torchjanus.runtime.coexecution.events import Event, Kind, Provenance
-from torchjanus.runtime.coexecution.graph import Served
-from torchjanus.runtime.coexecution.placeholders import placeholder
+from torchjanus.runtime.coexecution.graphs.served import Served
+from torchjanus.runtime.coexecution.recording.events import Event, Kind, Provenance
+from torchjanus.runtime.coexecution.recording.placeholders import placeholder
 
 __all__ = ["begins_alike", "cuts_before", "events_of", "make_missing", "moved_to"]
 

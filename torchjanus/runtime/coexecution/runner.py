@@ -19,15 +19,16 @@ from torchjanus.core.default_device import default_device
 from torchjanus.core.errors import Place, Refusal, Refused
 from torchjanus.core.trees import leaves_of
 from torchjanus.rewrite.hooks import current
-from torchjanus.runtime.coexecution.composites import ACTIVE
-from torchjanus.runtime.coexecution.events import Kind, Trace
-from torchjanus.runtime.coexecution.graph import Served
-from torchjanus.runtime.coexecution.graph_run import restored, saved
-from torchjanus.runtime.coexecution.path import Path
-from torchjanus.runtime.coexecution.recorder import REMEDY, Recorder
+from torchjanus.runtime.coexecution.graphs.path import Path
+from torchjanus.runtime.coexecution.graphs.run import GraphRun, LazyRun, OverlappedRun, restored, saved
+from torchjanus.runtime.coexecution.graphs.served import Served
+from torchjanus.runtime.coexecution.graphs.trial import differences
+from torchjanus.runtime.coexecution.graphs.worker import Worker
+from torchjanus.runtime.coexecution.recording.composites import ACTIVE
+from torchjanus.runtime.coexecution.recording.events import Kind, Trace
+from torchjanus.runtime.coexecution.recording.recorder import REMEDY, Recorder
+from torchjanus.runtime.coexecution.recording.unnoticed import Unnoticed
 from torchjanus.runtime.coexecution.skeleton import Run
-from torchjanus.runtime.coexecution.trial import differences
-from torchjanus.runtime.coexecution.unnoticed import Unnoticed
 from torchjanus.runtime.runs.records import EventLog
 from torchjanus.semantics.torch.torch_state import hindrance
 
@@ -42,8 +43,8 @@ _RECORDED = 30  # calls that may be recorded beyond the number of served calls
 class CoexecutionReport:
     """What came of co-execution. ``matched``: the share of operators that graphs made; ``transitions``: calls that
     diverged; ``points``: by source line, how often Python waited for the graph, and for how many seconds each time.
-    ``skeleton``, ``graph``: seconds that Python and the graph took in a served call, on average; ``waits``: those of
-    the graph's at points before its end."""
+    ``skeleton``, ``graph``: seconds that Python and the graph took in a served call, on average; ``waits``: how long
+    Python stood still at points before the end. ``beside``: served calls whose graph ran beside the skeleton."""
 
     paths: int
     served: int
@@ -54,14 +55,14 @@ class CoexecutionReport:
     skeleton: float
     graph: float
     waits: float
+    beside: int
 
     def __str__(self) -> str:
         calls = f"co-executed: {self.served} calls, {self.recorded} recorded, {self.transitions} diverged"
         paths = f"{self.matched:.0%} of the operators by the graphs of {self.paths} paths"
         skeleton, graph, waits = (f"{seconds * 1e6:.0f} us" for seconds in (self.skeleton, self.graph, self.waits))
-        return (
-            f"{calls}; {paths}; skeleton {skeleton}, graph {graph} a call, of which Python waits {waits} in the middle"
-        )
+        times = f"skeleton {skeleton}, graph {graph} a call; Python waits {waits} in the middle"
+        return f"{calls}; {paths}; {times}; in {self.beside} calls the graph ran beside Python"
 
     def data(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -81,6 +82,7 @@ class _Counts:
     by_graph: int = 0
     skeleton: float = 0.0
     graph: float = 0.0
+    beside: int = 0  # served calls whose graph ran in a thread beside the skeleton
     points: dict[tuple[Place, str], list[float]] = field(default_factory=dict)  # times, seconds
 
 
@@ -96,6 +98,8 @@ class Coexecution:
         self._hopeless: set[Any] = set()
         self._last: dict[Any, Served] = {}
         self._lock = threading.Lock()
+        self._worker = Worker()
+        self._rounds_alike: bool | None = None  # whether the worker's thread does; None if nobody has asked
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make one call: by a skeleton and a graph, recorded, or as it is."""
@@ -157,7 +161,7 @@ class Coexecution:
     ) -> Any:
         others = [one for one in self._served.values() if one is not served]
         begun = time.perf_counter()
-        run = Run(served, values, others, arguments)
+        run = Run(served, values, others, arguments, self._graph_run)
         values = []
         ACTIVE.composer = run
         try:
@@ -173,15 +177,26 @@ class Coexecution:
         served.diverged = 0 if run.recorder is None else served.diverged + 1
         self._count(run)
         if run.recorder is None:
+            seconds = time.perf_counter() - begun
             self.counts.graph += run.graph.seconds
-            self.counts.skeleton += time.perf_counter() - begun - run.graph.seconds
-        if run.recorder is None:
+            self.counts.skeleton += seconds - run.graph.waited
+            self.counts.beside += isinstance(run.graph, OverlappedRun)
+            if run.served is served:
+                served.evaluation.took(isinstance(run.graph, OverlappedRun), seconds)
             self._last[_key(arguments)] = run.served
         elif run.recorder.refusal is not None:
             self.event_log.refuse(run.recorder.refusal)
         elif trace is not None:
             self._learn(trace, run.recorder, run.states, arguments)
         return result
+
+    def _graph_run(self, served: Served) -> GraphRun:
+        if served.evaluation.is_overlapped and torch.get_default_dtype() is served.lowered.default_dtype:
+            if self._rounds_alike is None:
+                self._rounds_alike = self._worker.rounds_alike()
+            if self._rounds_alike:
+                return OverlappedRun(served, self._worker)
+        return LazyRun(served)
 
     def _count(self, run: Run) -> None:
         counts, log = self.counts, self.event_log
@@ -323,6 +338,7 @@ class Coexecution:
             counts.skeleton / served,
             counts.graph / served,
             sum(seconds for _, seconds in counts.points.values()) / served,
+            counts.beside,
         )
 
 

@@ -19,18 +19,18 @@ from torch.overrides import TorchFunctionMode
 
 from torchjanus.core.errors import NOWHERE, InternalFault, Place
 from torchjanus.core.trees import map_leaves
-from torchjanus.runtime.coexecution.arrays import SharedArrays, Shown, memory_of
-from torchjanus.runtime.coexecution.composite_plans import Composite
-from torchjanus.runtime.coexecution.composites import Aborted, listed, one_of_each
-from torchjanus.runtime.coexecution.events import Trace
-from torchjanus.runtime.coexecution.graph import Served
-from torchjanus.runtime.coexecution.graph_run import GraphRun, restored, saved
-from torchjanus.runtime.coexecution.matching import MISS
-from torchjanus.runtime.coexecution.observer import Observer
+from torchjanus.runtime.coexecution.graphs.composite_plans import Composite
+from torchjanus.runtime.coexecution.graphs.matching import MISS
+from torchjanus.runtime.coexecution.graphs.run import GraphRun, LazyRun, restored, saved
+from torchjanus.runtime.coexecution.graphs.served import Served
 from torchjanus.runtime.coexecution.path_switching import begins_alike, cuts_before, events_of, make_missing, moved_to
-from torchjanus.runtime.coexecution.placeholders import placeholder, register, unregister
 from torchjanus.runtime.coexecution.prefix_replay import replay, tensors_in
-from torchjanus.runtime.coexecution.recorder import Recorder, copied, same_bits
+from torchjanus.runtime.coexecution.recording.arrays import SharedArrays, Shown, memory_of
+from torchjanus.runtime.coexecution.recording.composites import Aborted, listed, one_of_each
+from torchjanus.runtime.coexecution.recording.events import Trace
+from torchjanus.runtime.coexecution.recording.observer import Observer
+from torchjanus.runtime.coexecution.recording.placeholders import placeholder, register, unregister
+from torchjanus.runtime.coexecution.recording.recorder import Recorder, copied, same_bits
 from torchjanus.semantics.torch.torch_state import generator_state
 
 __all__ = ["Run"]
@@ -38,10 +38,15 @@ __all__ = ["Run"]
 
 class Run(TorchFunctionMode):
     """The call of one path, as the mode that gets torch's calls. ``others``: the paths to which it may turn out to
-    belong instead; ``arguments``: the tensors among the step's arguments."""
+    belong instead; ``arguments``: the tensors among the step's arguments; ``begin``: begins a graph's run."""
 
     def __init__(
-        self, served: Served, values: list[Any], others: Iterable[Served], arguments: list[torch.Tensor]
+        self,
+        served: Served,
+        values: list[Any],
+        others: Iterable[Served],
+        arguments: list[torch.Tensor],
+        begin: Callable[[Served], GraphRun] = LazyRun,
     ) -> None:
         super().__init__()
         self.served = served
@@ -52,7 +57,8 @@ class Run(TorchFunctionMode):
         self.diverged_at = ""
         self.fault: Exception | None = None
         self.states = saved()
-        self.graph = GraphRun(served)
+        self.graph = begin(served)
+        self._begin = begin
         self._others = list(others)
         self._arguments = arguments
         self._lock = threading.RLock()
@@ -95,7 +101,7 @@ class Run(TorchFunctionMode):
                     self.diverge("an array that shares memory with a tensor was written to")
                 elif k < len(found) and (result := found[k](self, func, args, kwargs or {})) is not MISS:
                     if self.recorder is None:
-                        self.position = k + 1
+                        self._matched(k + 1)
                     return result
                 elif (result := self._matched_elsewhere(k, func, args, kwargs or {})) is not MISS:
                     return result
@@ -103,6 +109,16 @@ class Run(TorchFunctionMode):
                 self.diverge(getattr(func, "__name__", repr(func)))
             assert self.recorder is not None
             return self.recorder.__torch_function__(func, types, args, kwargs)
+
+    def _matched(self, position: int) -> None:
+        """Note that so many events have matched."""
+        self.position = position
+        if position >= self.graph.due:
+            try:
+                self.graph.proceed(position, self.values, self._private, self.numbers)
+            except Exception as error:
+                self.fault = error
+                self.diverge(f"the graph raised {type(error).__name__}")
 
     # -- composite events -----------------------------------------------------------------------------------------
 
@@ -116,7 +132,7 @@ class Run(TorchFunctionMode):
                     for n, meta in one.wanted:
                         if self.values[n] is None:
                             self.values[n] = placeholder(meta)
-                    self.position = one.section.end
+                    self._matched(one.section.end)
                     return None if one.section.result is None else self.values[one.section.result]
             elif self.recorder is not None:
                 return self.recorder.composite(func, first, args, kwargs)
@@ -168,7 +184,7 @@ class Run(TorchFunctionMode):
                     if self.recorder is not None:
                         return result
                     if result is not MISS:
-                        self.position = k + 1
+                        self._matched(k + 1)
                         return result
                 self.served, self.values, self.numbers = before
         return MISS
@@ -185,10 +201,10 @@ class Run(TorchFunctionMode):
         self.graph.abandon()
         if self.served.draws:
             restored(self.states)
-        seconds = self.graph.seconds
+        seconds, waited = self.graph.seconds, self.graph.waited
         self.served, (self.values, self.numbers) = other, found
-        self.graph = GraphRun(other)
-        self.graph.seconds = seconds
+        self.graph = self._begin(other)
+        self.graph.seconds, self.graph.waited = seconds, waited
         try:
             if before := cuts_before(other, k):  # what earlier fetches gave is known to be the same
                 self._advance(before - 1)
@@ -273,13 +289,13 @@ class Run(TorchFunctionMode):
         if hosted := plan.hosted.get(k):
             return {hosted.number: hosted.value(self.values[hosted.number])}
         cut, places = plan.cuts[k]
-        before = self.graph.seconds
+        before = self.graph.waited
         try:
             found = self._advance(cut)
         except Exception as error:
             self.fault = error
             return None
-        self.waits.append((k, self.graph.seconds - before))
+        self.waits.append((k, self.graph.waited - before))
         if event.shown is not None and Shown.of(found[places[event.inputs[0]]], -1) != event.shown:
             return None  # the array could not share memory with the tensor if the call diverged
         return {n: found[place] for n, place in places.items()}

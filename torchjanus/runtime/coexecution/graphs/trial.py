@@ -15,10 +15,10 @@ from torchjanus.core.trees import map_leaves
 from torchjanus.execute.running.base import Violated
 from torchjanus.graph.ir.lowered import Fresh, FromInput, NoGradient, Source, ViewOf
 from torchjanus.graph.ir.program import Ref
-from torchjanus.runtime.coexecution.events import Kind, Trace
-from torchjanus.runtime.coexecution.graph import Served
-from torchjanus.runtime.coexecution.graph_run import restored, saved
-from torchjanus.runtime.coexecution.recorder import Recorder, same_bits
+from torchjanus.runtime.coexecution.graphs.run import restored, saved
+from torchjanus.runtime.coexecution.graphs.served import Served
+from torchjanus.runtime.coexecution.recording.events import Kind, Trace
+from torchjanus.runtime.coexecution.recording.recorder import Recorder, same_bits
 
 __all__ = ["differences"]
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from torchjanus.runtime.coexecution.events import exact, is_constant
+from torchjanus.runtime.coexecution.recording.events import exact, is_constant
 
 __all__ = [
     "ACTIVE", "Aborted", "Composer", "Form", "Section", "given", "installed", "listed", "one_of_each", "uninstalled",

@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchjanus.core.errors import InternalFault
-from torchjanus.runtime.coexecution.events import Meta
+from torchjanus.runtime.coexecution.recording.events import Meta
 
 __all__ = ["Owner", "Placeholder", "fill", "placeholder", "register", "unregister"]
 

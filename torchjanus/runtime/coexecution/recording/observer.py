@@ -20,12 +20,13 @@ from typing import Any
 import torch
 from torch.autograd.function import Function
 
+import torchjanus
 from torchjanus.core.errors import NOWHERE, Place
 
 __all__ = ["Observer", "asks_for_class", "is_foreign", "is_seen_through"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_OURS = os.path.dirname(os.path.abspath(torchjanus.__file__)) + os.sep
 _CALLBACK = "its code would run within an operation, of which a skeleton makes none."
 _TRANSFORM = "it computes with wrapped tensors, which a skeleton does not have."
 _GENERATOR = "the graph's draws are made at another time."

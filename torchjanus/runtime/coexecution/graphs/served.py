@@ -6,6 +6,7 @@ rules.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -24,12 +25,14 @@ from torchjanus.graph.lowering.lower import lower
 from torchjanus.graph.lowering.risks import Limits, cannot_fail_within
 from torchjanus.host.node_hooks import has_node_hooks
 from torchjanus.host.source import Source
-from torchjanus.runtime.coexecution.composite_plans import composites_of
-from torchjanus.runtime.coexecution.events import Kind, Meta, Provenance
-from torchjanus.runtime.coexecution.matching import Matcher, matchers
-from torchjanus.runtime.coexecution.path import Path, Plan
-from torchjanus.runtime.coexecution.placeholders import fill
-from torchjanus.runtime.coexecution.unrecorded_code import is_exposed
+from torchjanus.runtime.coexecution.graphs.composite_plans import composites_of
+from torchjanus.runtime.coexecution.graphs.evaluation import Evaluation
+from torchjanus.runtime.coexecution.graphs.matching import Matcher, matchers
+from torchjanus.runtime.coexecution.graphs.path import Path, Plan
+from torchjanus.runtime.coexecution.graphs.stages import Stages, stages
+from torchjanus.runtime.coexecution.recording.events import Kind, Meta, Provenance
+from torchjanus.runtime.coexecution.recording.placeholders import fill
+from torchjanus.runtime.coexecution.recording.unrecorded_code import is_exposed
 from torchjanus.runtime.launch.results import Results
 
 __all__ = ["Served"]
@@ -78,11 +81,13 @@ class Served:
         self.limits: Limits = limits
         self.staged = Staged(self.lowered) if self.plan.program.cuts else None
         self.replay = Replay(self.lowered) if self.staged is None else None
-        stages = range(len(self.plan.program.cuts) + 1)
         program = self.plan.program
-        self.inputs = [[k for k, one in enumerate(program.inputs) if one.stage == stage] for stage in stages]
-        self.slots = [[k for k, one in enumerate(program.slots) if one.stage == stage] for stage in stages]
+        known = range(len(program.cuts) + 1)
+        self.inputs = [[k for k, one in enumerate(program.inputs) if one.stage == stage] for stage in known]
+        self.slots = [[k for k, one in enumerate(program.slots) if one.stage == stage] for stage in known]
         self.matchers: list[Matcher] = matchers(self.events, self.externals, self.fixed, self.plan.slots)
+        self.stages: Stages | None = stages(path, self.plan, self.lowered)
+        self.evaluation = Evaluation(self.stages is not None)
         self.commit = self._commit()
         self.count = max([-1, *self.externals, *(n for event in self.events for n in event.made)]) + 1
         self.known = self._known()
@@ -166,6 +171,13 @@ class Served:
             return OneStage(self.replay)
         assert self.staged is not None
         return self.staged.begin()
+
+    @functools.cached_property
+    def overlapped(self) -> tuple[Staged, Stages]:
+        """The graph for a run beside the skeleton, and its stages."""
+        if self.stages is None:
+            raise InternalFault("this path's graph runs as a whole")
+        return Staged(self.stages.lowered), self.stages
 
     # -- what a run asks ------------------------------------------------------------------------------------------
 

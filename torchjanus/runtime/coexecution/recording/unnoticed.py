@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.utils._foreach_utils import _foreach_supported_types as _listed
 
-from torchjanus.runtime.coexecution import composites
-from torchjanus.runtime.coexecution.placeholders import Placeholder
+from torchjanus.runtime.coexecution.recording import composites
+from torchjanus.runtime.coexecution.recording.placeholders import Placeholder
 
 __all__ = ["ACTIVE", "Unnoticed"]
 

@@ -15,7 +15,7 @@ import torch
 from torchjanus.core.errors import Place
 from torchjanus.core.trees import leaves_of_kind, map_leaves
 from torchjanus.graph.ir.program import Ref
-from torchjanus.runtime.coexecution.arrays import Shown
+from torchjanus.runtime.coexecution.recording.arrays import Shown
 from torchjanus.trace.layout import Lying
 from torchjanus.trace.modes import Modes
 

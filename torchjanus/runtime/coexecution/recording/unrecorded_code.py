@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from torchjanus.runtime.coexecution.observer import asks_for_class, is_foreign, is_seen_through
+from torchjanus.runtime.coexecution.recording.observer import asks_for_class, is_foreign, is_seen_through
 
 __all__ = ["is_exposed"]
 

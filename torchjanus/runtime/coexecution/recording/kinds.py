@@ -14,7 +14,7 @@ import torch
 from torchjanus.core.errors import NOWHERE
 from torchjanus.core.trees import leaves_of
 from torchjanus.ops.namespaces import is_operator, operator_name, unsupported_operator
-from torchjanus.runtime.coexecution.events import Kind
+from torchjanus.runtime.coexecution.recording.events import Kind
 from torchjanus.semantics.known.framework_calls import HOOKING, METADATA, REFUSED, call_name
 from torchjanus.semantics.torch.selections import sized_by_contents
 

@@ -17,12 +17,20 @@ from torch.overrides import TorchFunctionMode
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Ref
-from torchjanus.runtime.coexecution import composites
-from torchjanus.runtime.coexecution.arrays import SharedArrays, Shown, memory_of, shares, storage_of
-from torchjanus.runtime.coexecution.composites import Section
-from torchjanus.runtime.coexecution.events import Event, External, Kind, Provenance, Trace, is_constant, meta_of
-from torchjanus.runtime.coexecution.kinds import Called, called, kind_of
-from torchjanus.runtime.coexecution.observer import Observer
+from torchjanus.runtime.coexecution.recording import composites
+from torchjanus.runtime.coexecution.recording.arrays import SharedArrays, Shown, memory_of, shares, storage_of
+from torchjanus.runtime.coexecution.recording.composites import Section
+from torchjanus.runtime.coexecution.recording.events import (
+    Event,
+    External,
+    Kind,
+    Provenance,
+    Trace,
+    is_constant,
+    meta_of,
+)
+from torchjanus.runtime.coexecution.recording.kinds import Called, called, kind_of
+from torchjanus.runtime.coexecution.recording.observer import Observer
 from torchjanus.semantics.known.framework_calls import accessor
 from torchjanus.semantics.torch.torch_state import ambient_modes, generator_state
 from torchjanus.trace.layout import lying_of

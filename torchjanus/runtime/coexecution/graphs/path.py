@@ -14,9 +14,9 @@ import torch
 from torchjanus.core.errors import refused
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Cut, Input, Node, Program, Ref, Slot, SlotKind
-from torchjanus.runtime.coexecution.composites import Section
-from torchjanus.runtime.coexecution.events import Event, External, Kind, Provenance, Trace, exact
-from torchjanus.runtime.coexecution.kinds import DIFFERENTIATING, GIVING, called
+from torchjanus.runtime.coexecution.recording.composites import Section
+from torchjanus.runtime.coexecution.recording.events import Event, External, Kind, Provenance, Trace, exact
+from torchjanus.runtime.coexecution.recording.kinds import DIFFERENTIATING, GIVING, called
 
 __all__ = ["HostFetch", "Path", "Plan"]
 

@@ -14,10 +14,10 @@ import torch
 
 from torchjanus.core.trees import leaves_of_kind
 from torchjanus.graph.ir.program import Ref
-from torchjanus.runtime.coexecution.composites import Section, given
-from torchjanus.runtime.coexecution.events import Event, External, Kind, Meta, Provenance, exact
-from torchjanus.runtime.coexecution.matching import undisturbed
-from torchjanus.runtime.coexecution.path import Path, Plan
+from torchjanus.runtime.coexecution.graphs.matching import undisturbed
+from torchjanus.runtime.coexecution.graphs.path import Path, Plan
+from torchjanus.runtime.coexecution.recording.composites import Section, given
+from torchjanus.runtime.coexecution.recording.events import Event, External, Kind, Meta, Provenance, exact
 
 __all__ = ["Composite", "composites_of"]
 

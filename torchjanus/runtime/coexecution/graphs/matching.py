@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from torchjanus.graph.ir.program import Ref
-from torchjanus.runtime.coexecution.events import Event, External, Kind, Provenance
-from torchjanus.runtime.coexecution.kinds import called
-from torchjanus.runtime.coexecution.placeholders import placeholder
+from torchjanus.runtime.coexecution.recording.events import Event, External, Kind, Provenance
+from torchjanus.runtime.coexecution.recording.kinds import called
+from torchjanus.runtime.coexecution.recording.placeholders import placeholder
 
 __all__ = ["MISS", "Matcher", "matchers", "undisturbed"]
 
