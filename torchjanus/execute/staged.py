@@ -62,13 +62,14 @@ class Staged:
 class StagedRun:
     """One run: each advance takes the inputs and slots that have become known and computes up to the next cut."""
 
-    __slots__ = ("_before", "_numbers", "_open", "_parts", "_staged", "_tensors")
+    __slots__ = ("_before", "_ended", "_numbers", "_open", "_parts", "_staged", "_tensors")
 
     def __init__(self, staged: Staged) -> None:
         self._staged = staged
         self._parts: Parts | None = None
         self._before: State = staged.generators.save()
         self._open = True
+        self._ended = False  # whether its code has returned or raised
         self._tensors: dict[int, torch.Tensor] = {}
         self._numbers: dict[int, float | int] = {}
 
@@ -101,15 +102,21 @@ class StagedRun:
         self._tensors.update(zip(self._staged.inputs[stage], inputs, strict=True))
         if self._staged.tail is not None:
             self._numbers.update(zip(self._staged.slots[stage], slots, strict=True))
+        if self._ended:
+            raise InternalFault("the run has ended")
+        self._ended = True  # unless it stops at a cut
         with Ambience(self._staged.lowered), below_autograd():
             try:
                 if self._parts is None:
                     self._parts = self._staged.compute(inputs, slots)
-                    return next(self._parts)
-                return self._parts.send((inputs, slots))
+                    found = next(self._parts)
+                else:
+                    found = self._parts.send((inputs, slots))
             except StopIteration as end:
                 self._parts = None
                 return None, end.value
+        self._ended = False
+        return found
 
     def _finish(self, values: list[torch.Tensor]) -> list[torch.Tensor] | Violated:
         lowered = self._staged.lowered

@@ -66,16 +66,17 @@ def plain(value: Any) -> Any:
 
 
 class Twins:
-    """One program twice: eager, and with another step; made call by call, with generators of their own."""
+    """One program several times: eager, and with other steps; made call by call, with generators of their own."""
 
-    def __init__(self, make: Callable[[], Made], speculate: Callable[[Any], Any]) -> None:
+    def __init__(self, make: Callable[[], Made], *speculate: Callable[[Any], Any]) -> None:
         self.states: list[Any] = []
         self.made: list[Made] = []
-        for _ in range(2):
+        for _ in range(1 + len(speculate)):
             self._seed()
             self.made.append(make())
             self.states.append(self._generators())
-        self.steps = [self.made[0].step, speculate(self.made[1].step)]
+        others = (change(made.step) for change, made in zip(speculate, self.made[1:], strict=True))
+        self.steps = [self.made[0].step, *others]
 
     @staticmethod
     def _seed() -> None:
@@ -88,13 +89,13 @@ class Twins:
         return torch.get_rng_state(), random.getstate(), np.random.get_state()
 
     def call(self, number: int) -> None:
-        """Make one call of both, and compare all that can be seen."""
+        """Make one call of each, and compare all that can be seen."""
         self.timed(number)
 
     def timed(self, number: int) -> list[float]:
         """Do the same, and return the seconds that each took."""
         seen, seconds = [], []
-        for k in range(2):
+        for k in range(len(self.steps)):
             torch.set_rng_state(self.states[k][0])
             random.setstate(self.states[k][1])
             np.random.set_state(self.states[k][2])
@@ -108,7 +109,7 @@ class Twins:
             grads = [None if t.grad is None else t.grad for t in tensors(self.made[k].state) if t.is_leaf]
             others = self.states[k][0].tolist(), repr(self.states[k][1:])
             seen.append((plain(result), plain(self.made[k].state), plain(grads), others))
-        assert seen[0] == seen[1], f"call {number}"
+        assert all(one == seen[0] for one in seen), f"call {number}"
         return seconds
 
     def run(self) -> None:

@@ -10,7 +10,13 @@ import torch
 
 import torchjanus
 from tests.runtime.coexecution.programs import PROGRAMS, Made, Twins
+from torchjanus.core.settings import COEXECUTION
 from torchjanus.runtime.coexecution.graphs.matching import MISS
+
+
+@pytest.fixture(autouse=True)
+def lazy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(COEXECUTION.name, "lazy")
 
 
 def coexecuted(step: Any) -> Any:
@@ -71,6 +77,7 @@ def test_divergence_within_composite_events_and_after_them() -> None:
         matcher = served.matchers[k]
         served.matchers[k] = lambda *_: MISS
         twins.call(last)
+        assert torch.is_grad_enabled()
         served.matchers[k] = matcher
         twins.call(last)
     assert twins.steps[1].coexecution.transitions > before + 10

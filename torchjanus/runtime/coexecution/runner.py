@@ -99,7 +99,6 @@ class Coexecution:
         self._last: dict[Any, Served] = {}
         self._lock = threading.Lock()
         self._worker = Worker()
-        self._rounds_alike: bool | None = None  # whether the worker's thread does; None if nobody has asked
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make one call: by a skeleton and a graph, recorded, or as it is."""
@@ -162,7 +161,6 @@ class Coexecution:
         others = [one for one in self._served.values() if one is not served]
         begun = time.perf_counter()
         run = Run(served, values, others, arguments, self._graph_run)
-        values = []
         ACTIVE.composer = run
         try:
             with run:
@@ -192,9 +190,7 @@ class Coexecution:
 
     def _graph_run(self, served: Served) -> GraphRun:
         if served.evaluation.is_overlapped and torch.get_default_dtype() is served.lowered.default_dtype:
-            if self._rounds_alike is None:
-                self._rounds_alike = self._worker.rounds_alike()
-            if self._rounds_alike:
+            if self._worker.rounds_alike():
                 return OverlappedRun(served, self._worker)
         return LazyRun(served)
 

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchjanus.core.errors import NOWHERE, InternalFault, Place
 from torchjanus.core.trees import map_leaves
+from torchjanus.runtime.coexecution.composite_walk import Walk
 from torchjanus.runtime.coexecution.graphs.composite_plans import Composite
 from torchjanus.runtime.coexecution.graphs.matching import MISS
 from torchjanus.runtime.coexecution.graphs.run import GraphRun, LazyRun, restored, saved
@@ -26,7 +27,7 @@ from torchjanus.runtime.coexecution.graphs.served import Served
 from torchjanus.runtime.coexecution.path_switching import begins_alike, cuts_before, events_of, make_missing, moved_to
 from torchjanus.runtime.coexecution.prefix_replay import replay, tensors_in
 from torchjanus.runtime.coexecution.recording.arrays import SharedArrays, Shown, memory_of
-from torchjanus.runtime.coexecution.recording.composites import Aborted, listed, one_of_each
+from torchjanus.runtime.coexecution.recording.composites import Aborted, listed
 from torchjanus.runtime.coexecution.recording.events import Trace
 from torchjanus.runtime.coexecution.recording.observer import Observer
 from torchjanus.runtime.coexecution.recording.placeholders import placeholder, register, unregister
@@ -50,7 +51,7 @@ class Run(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.served = served
-        self.values = values
+        self.values = [*values]  # a list of its own: what is alive at the end is counted
         self.numbers: list[Any] = [None] * len(served.plan.program.slots)
         self.position = 0
         self.recorder: Recorder | None = None  # once it has diverged
@@ -68,8 +69,7 @@ class Run(TorchFunctionMode):
         self._fetched: dict[int, Any] = {}
         self.waits: list[tuple[int, float]] = []  # the events at which Python waited for the graph, and seconds
         self._over = False
-        self._within: Composite | None = None  # the composite event of which torch's code is run
-        self._aborted = False
+        self._walk: Walk | None = None  # through a composite event of which torch's code is run
         self._unobserved = False  # whether code has run that nobody watched, so that nothing may be learnt
         self._observer = Observer(self._seen) if served.exposed else None
         register(self)
@@ -79,7 +79,7 @@ class Run(TorchFunctionMode):
     def _seen(self, reason: str, what: str, why: str, place: Place) -> None:
         """Diverge before the program does what a skeleton cannot answer, and torch's calls do not show."""
         with self._lock:
-            if self._within is not None:
+            if self._walk is not None:
                 raise Aborted
             if self.recorder is None and not self._over:
                 self.diverge(what)
@@ -93,8 +93,8 @@ class Run(TorchFunctionMode):
     ) -> Any:
         """Answer one of torch's calls."""
         with self._lock:
-            if self._within is not None:
-                return self._step_within(self._within, func, args, kwargs or {})
+            if self._walk is not None:
+                return self._walk.answer(self, func, args, kwargs or {})
             if self.recorder is None:
                 k, found = self.position, self.served.matchers
                 if self._arrays.all and self._arrays.written():
@@ -141,38 +141,12 @@ class Run(TorchFunctionMode):
         return func(first, *args, **kwargs)
 
     def _walked(self, one: Composite, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Run torch's code for one parameter of each kind. Returns whether it did what the path has; if not, nothing
-        has been done."""
-        section = one.section
-        self._within, self._aborted, self.position = one, False, one.first
+        """Walk through a composite event. Returns whether torch did what the path has; if not, nothing is done."""
+        self._walk = Walk(one, self.served.matchers)
         try:
-            section.func(one_of_each(section.first, one.chosen), *args, **kwargs)
-            matched = self.position == section.end
-        except (Aborted, Exception):
-            matched = False
-        self._within = None
-        if matched:
-            for slot, other in one.numbers:
-                self.numbers[slot] = self.numbers[other]
-        else:
-            self.position = section.begin
-            for n in one.made:
-                self.values[n] = None
-        return matched
-
-    def _step_within(self, one: Composite, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """Answer one of torch's calls within a composite event."""
-        assert one.following is not None
-        k = self.position
-        if not self._aborted and k < one.section.end:
-            result = self.served.matchers[k](self, func, args, kwargs)
-            if result is not MISS:
-                self.position = one.following[k]
-                return result
-        if not self._aborted:
-            self._aborted = True
-            raise Aborted
-        return func(*args, **kwargs)  # what torch does for its own state on the way out
+            return self._walk.matches(self, args, kwargs)
+        finally:
+            self._walk = None
 
     def _matched_elsewhere(self, k: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Answer a call that is none of this path as that of another one."""
@@ -316,6 +290,8 @@ class Run(TorchFunctionMode):
     def touched(self) -> None:
         """See ``Owner``."""
         with self._lock:
+            if self._walk is not None:
+                raise Aborted  # the event's calls are made one by one then
             if self.recorder is None and not self._over:
                 self.diverge("a placeholder is used outside of the step's calls of torch")
 

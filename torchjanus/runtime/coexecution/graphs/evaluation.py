@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 
 from torchjanus.core.settings import COEXECUTION
 from torchjanus.execute.compiled.duty_cycle import DUTY
@@ -14,16 +15,16 @@ _AGAIN = 1000  # calls until it is measured again
 
 
 class Evaluation:
-    """The choice for one path. ``is_possible``: whether the graph can run beside Python.
+    """The choice for one path. ``is_possible``: returns whether the graph can run beside Python.
 
     Where torch has a thread for each core, the skeleton would take one from the graph, so there is nothing to measure.
     """
 
-    def __init__(self, is_possible: bool) -> None:
-        wanted = COEXECUTION.given or "auto"
-        self._fixed: bool | None = wanted == "overlapped" if wanted in ("overlapped", "lazy") else None
-        if not is_possible or (self._fixed is None and DUTY.is_full()):
-            self._fixed = False
+    def __init__(self, is_possible: Callable[[], bool]) -> None:
+        wanted = COEXECUTION.given
+        measures = wanted not in ("overlapped", "lazy")
+        possible = wanted != "lazy" and not (measures and DUTY.is_full()) and is_possible()
+        self._fixed = None if measures and possible else possible
         self._begin()
 
     def _begin(self) -> None:

@@ -159,7 +159,7 @@ class OverlappedRun(GraphRun):
         begun = time.perf_counter()
         while (stage := len(self._orders)) < self._last and matched >= self._stages.due[stage]:
             # The graph's code is one generator, so draws are made between two orders.
-            if stage in self._stages.draws and self._orders and not self._is_idle:
+            if stage in self._stages.draws and not self._is_idle:
                 break
             self._begin(stage, values, private, numbers)
         stage = len(self._orders)
@@ -168,7 +168,11 @@ class OverlappedRun(GraphRun):
 
     @property
     def _is_idle(self) -> bool:
-        return all(order is None or order.is_done for order in self._orders)
+        """Whether all orders are done. Raises what one has raised."""
+        done = all(order is None or order.is_done for order in self._orders)
+        if done:
+            self._wait_for(len(self._orders))
+        return done
 
     def _wait_for(self, count: int) -> Any:
         """Wait for the first ``count`` stages, and return what the last one gives."""

@@ -86,8 +86,7 @@ class Served:
         self.inputs = [[k for k, one in enumerate(program.inputs) if one.stage == stage] for stage in known]
         self.slots = [[k for k, one in enumerate(program.slots) if one.stage == stage] for stage in known]
         self.matchers: list[Matcher] = matchers(self.events, self.externals, self.fixed, self.plan.slots)
-        self.stages: Stages | None = stages(path, self.plan, self.lowered)
-        self.evaluation = Evaluation(self.stages is not None)
+        self.evaluation = Evaluation(lambda: self.stages is not None)
         self.commit = self._commit()
         self.count = max([-1, *self.externals, *(n for event in self.events for n in event.made)]) + 1
         self.known = self._known()
@@ -171,6 +170,11 @@ class Served:
             return OneStage(self.replay)
         assert self.staged is not None
         return self.staged.begin()
+
+    @functools.cached_property
+    def stages(self) -> Stages | None:
+        """The stages of a run beside the skeleton; None where there cannot be one."""
+        return stages(self.path, self.plan, self.lowered)
 
     @functools.cached_property
     def overlapped(self) -> tuple[Staged, Stages]:

@@ -20,7 +20,8 @@ from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.program import Cut
 from torchjanus.ops.aten import SAMPLERS, operator_of
 from torchjanus.runtime.coexecution.graphs.path import Path, Plan
-from torchjanus.runtime.coexecution.recording.events import Kind, Provenance
+from torchjanus.runtime.coexecution.recording.events import Event, Kind, Provenance
+from torchjanus.runtime.coexecution.recording.kinds import DIFFERENTIATING, called
 
 __all__ = ["Stages", "stages"]
 
@@ -68,7 +69,7 @@ def stages(path: Path, plan: Plan, lowered: Lowered) -> Stages | None:
     operators = [0]
     for event_ in path.events:
         operators.append(operators[-1] + (event_.kind is Kind.OPERATOR))
-    keys = _boundaries(path, [*inputs, *slots], sorted(fetches), operators)
+    keys = _boundaries(path, [*inputs, *slots], sorted(fetches))
     end = 2 * len(path.events) + 1
     keys = [*keys, end]
     cuts = [fetches.get(key) or Cut(operators[min(key // 2, len(path.events))], ()) for key in keys]
@@ -76,7 +77,9 @@ def stages(path: Path, plan: Plan, lowered: Lowered) -> Stages | None:
     graph = _without_likes(lowered.graph)
     if graph is None:
         return None
-    first = _with_cuts(lowered, graph, cuts, known, [drawn.get(key, _ANY) for key in keys])
+    # Of the cuts that are no fetches none holds a draw back: it may come earlier than in eager, in the same order.
+    before = [next((drawn[later] for later in keys[place:] if later in drawn), _ANY) for place in range(len(keys))]
+    first = _with_cuts(lowered, graph, cuts, known, before)
     by_stage = Counter(stage for node, stage in stages_of(first).items() if _draws(node))
     # A stage that draws becomes two: the draws, and what takes inputs.
     shift = [sum(other in by_stage for other in range(stage + 1)) for stage in range(len(keys) + 1)]
@@ -114,17 +117,27 @@ def _known(path: Path, n: int) -> _Known:
     return _Known(one.first + 1, 2 * one.first + 2 * (one.provenance is Provenance.HOST))
 
 
-def _boundaries(path: Path, known: Sequence[_Known], fetches: list[int], operators: list[int]) -> list[int]:
+def _boundaries(path: Path, known: Sequence[_Known], fetches: list[int]) -> list[int]:
     """Return the places of the cuts: at each fetch, and before what is known late. Composite events are not cut."""
     wanted = set(fetches)
+    computed = [0]  # operators before each event
+    for event in path.events:
+        computed.append(computed[-1] + _operators(event))
     within = {2 * event: 2 * one.begin for one in path.sections for event in range(one.begin, one.end)}
     last, places = 0, list[int]()
     for key in sorted({*fetches, *(within.get(one.key, one.key) for one in known)}):
-        count = operators[min(key // 2, len(path.events))]
+        count = computed[min(key // 2, len(path.events))]
         if key in wanted or count - last >= _STRETCH:
             places.append(key)
             last = count
     return places
+
+
+def _operators(event: Event) -> int:
+    """Return about how many operators an event stands for."""
+    if event.kind is not Kind.OPERATOR or event.name.endswith(("__get__", "__set__")):
+        return 0  # it only takes or gives a gradient
+    return _STRETCH if called(event.func).short in DIFFERENTIATING else 1
 
 
 def _with_cuts(
@@ -166,7 +179,8 @@ def _without_likes(module: torch.fx.GraphModule) -> torch.fx.GraphModule | None:
         if node is like:
             copies[node] = blank
             continue
-        copies[node] = graph.node_copy(node, lambda one, like=like, blank=blank: blank if one is like else copies[one])
+        known = {**copies, like: blank}
+        copies[node] = graph.node_copy(node, known.__getitem__)
     made = torch.fx.GraphModule(module, graph)
     graph.lint()
     return made

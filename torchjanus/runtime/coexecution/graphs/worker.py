@@ -72,6 +72,7 @@ class Worker:
     def __init__(self) -> None:
         self._orders: SimpleQueue[Order | None] | None = None
         self._process = 0
+        self._keeps: bool | None = None  # what the thread does with them; None if it has not been asked
 
     def order(self, work: Callable[[], Any]) -> Order:
         """Have something computed once all earlier orders are."""
@@ -81,8 +82,10 @@ class Worker:
 
     def rounds_alike(self) -> bool:
         """Whether the thread treats numbers near zero as the caller's does: ``torch.set_flush_denormal`` is for one
-        thread alone."""
-        return bool(_keeps_denormals() is self.order(_keeps_denormals).wait())
+        thread alone, and those that it begins later."""
+        if self._keeps is None or self._process != os.getpid():
+            self._keeps = bool(self.order(_keeps_denormals).wait())
+        return _keeps_denormals() is self._keeps
 
     def _queue(self) -> SimpleQueue[Order | None]:
         if self._orders is None or self._process != os.getpid():  # a fork has no threads

@@ -1,1 +1,1 @@
-"""Recording a call by what torch is called with: events, tensors by number, arrays that share memory, placeholders."""
+"""Recording a call by what torch is called with: events, tensors by number, arrays, placeholders."""

@@ -293,9 +293,10 @@ class Recorder(TorchFunctionMode):
         """Return the whole call as a trace; None if it is refused."""
         self._look_at_arrays()
         escapes = self._alive()
-        if any(self.tensors[number].grad_fn is not None for number in escapes):
-            gc.collect()  # a cycle of autograd's may be all that holds it
-            escapes = self._alive()
+        for generation in (1, 2):  # a cycle of autograd's, mostly a young one, may be all that holds it
+            if any(self.tensors[number].grad_fn is not None for number in escapes):
+                gc.collect(generation)
+                escapes = self._alive()
         if any(self.tensors[n].is_leaf and self.tensors[n].grad is not None for n in escapes):
             what = "a tensor that the step has computed lives on with its gradient"
             self.refuse("coexecution-open", what, "the graph writes the gradients of tensors from outside.", NOWHERE)
