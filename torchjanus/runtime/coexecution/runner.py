@@ -190,7 +190,7 @@ class Coexecution:
 
     def _graph_run(self, served: Served) -> GraphRun:
         if served.evaluation.is_overlapped and torch.get_default_dtype() is served.lowered.default_dtype:
-            if self._worker.rounds_alike():
+            if self._worker.treats_denormals_alike():
                 return OverlappedRun(served, self._worker)
         return LazyRun(served)
 

@@ -80,7 +80,7 @@ class Worker:
         self._queue().put(order)
         return order
 
-    def rounds_alike(self) -> bool:
+    def treats_denormals_alike(self) -> bool:
         """Whether the thread treats numbers near zero as the caller's does: ``torch.set_flush_denormal`` is for one
         thread alone, and those that it begins later."""
         if self._keeps is None or self._process != os.getpid():
