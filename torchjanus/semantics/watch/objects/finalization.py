@@ -317,5 +317,5 @@ class Finalization:
 
 def _is_bare(parameter: torch.nn.Parameter) -> bool:
     """Whether a parameter is nothing but its contents: it has no gradient, hooks or attributes of Python's."""
-    hooks = parameter._backward_hooks or parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+    hooks = parameter._backward_hooks or parameter._post_accumulate_grad_hooks
     return parameter.is_leaf and parameter.grad is None and not hooks and not vars(parameter)
