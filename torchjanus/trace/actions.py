@@ -174,7 +174,8 @@ class Extern:
     made before the commit, "" if it can. ``draws``: it uses torch's generator. ``late``: it may change memory that
     earlier framework calls read, and must follow them. ``overwrites``: it may change memory that the run has read; a
     repeated attempt needs the old contents. ``changes``: what the program read before, and the call may have changed.
-    ``handled``: the program may handle its error, so it is made in place.
+    ``handled``: the program may handle its error, so it is made in place. ``blind``: code of the program's that it runs
+    is known to look at nothing that the step has written before it.
     """
 
     func: Callable[..., Any]
@@ -191,6 +192,7 @@ class Extern:
     overwrites: bool = False
     changes: str = ""
     handled: bool = False
+    blind: bool = False
 
     @property
     def token(self) -> Any:

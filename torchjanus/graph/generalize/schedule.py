@@ -161,7 +161,7 @@ def _check(trace: Trace, event: Extern) -> None:
         why = "should an assumption fail after that, the program would read it as the call has left it."
         raise refused("native-call-changes", what, why, "Call it before the step, or after it.", event.place)
     why = event.stale
-    if not why and event.effects.user_code:
+    if not why and event.effects.user_code and not event.blind:
         for earlier in trace.events:
             if earlier is event:
                 break

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -43,7 +44,7 @@ from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.torch.framework import FrameworkRecorder
 from torchjanus.semantics.torch.torch_state import generator_state
-from torchjanus.trace.actions import Extern, name_of
+from torchjanus.trace.actions import Extern, HeapWrite, name_of
 from torchjanus.trace.effects import PURE, Effects
 
 __all__ = ["ExternCalls", "take"]
@@ -146,7 +147,7 @@ class ExternCalls:
         effects = self._with(effects, func, own)
         event = Extern(
             func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws,
-            late=late, overwrites=overwrites, changes=changes,
+            late=late, overwrites=overwrites, changes=changes, blind=self._is_blind(own),
             handled=may_raise(func, kwargs, effects, own) and is_handled(self.outermost, self.suppressing),
         )  # fmt: skip
         recording.note(event)
@@ -298,6 +299,22 @@ class ExternCalls:
                 return f"a {type(value).__name__} that the step has changed"
         return ""
 
+    def _is_blind(self, own: Reach) -> bool:
+        """Whether all of the program's own code that a call runs is known, and looks at no variable that the step has
+        written so far. (``_stale_to`` asks for objects.)"""
+        generators = [one for one in own.functions.values() if isinstance(one, types.GeneratorType)]
+        if not generators or own.unknown:
+            return False
+        spaces = [*filter(None, map(_globals_of, own.functions.values()))]
+        owners = {path.token for space in spaces if (path := self.recording.owner(space)) is not None}
+        owners |= {AccessPath.const(space, "globals").token for space in spaces}
+        for event in self.recording.trace.events:
+            if isinstance(event, HeapWrite) and (
+                event.how == "cell" or (event.base.token in owners and event.key in own.names)
+            ):
+                return False
+        return True
+
     def _changed_by(self, own: Reach) -> str:
         """Return what the run has read so far that the program's own code may change; or ""."""
         if not own.changes:
@@ -375,3 +392,11 @@ def _referents_of(value: Any) -> list[Any]:
     """Return what a builtin iterator or view refers to."""
     shows = is_view(value) or hasattr(type(value), "__next__")
     return gc.get_referents(value) if shows and type(value).__module__ in _OF_PYTHON else []
+
+
+def _globals_of(code: Any) -> dict[str, Any] | None:
+    """Return the global variables of a function or generator; None for what has none, or has ended."""
+    if isinstance(code, types.FunctionType):
+        return code.__globals__
+    frame = code.gi_frame if isinstance(code, types.GeneratorType) else None
+    return None if frame is None else frame.f_globals

@@ -55,6 +55,7 @@ _HARMLESS_MODULES = frozenset(
     """math logging itertools functools operator collections string textwrap json dataclasses typing enum abc contextlib
     types reprlib pprint builtins""".split()
 )
+_GIVEN_ONLY = frozenset({"random", "time"})  # modules whose functions look at what they are given only
 _HARMLESS = frozenset(
     """abs all any ascii bool bytes callable chr complex dict divmod enumerate filter float format frozenset getattr
     hasattr hash hex id int isinstance issubclass iter len list map max min next object oct ord pow property range repr
@@ -87,6 +88,7 @@ class Reach:
     world: bool = False  # whether it calls what may do anything
     modes: bool = False  # whether it may set modes of torch
     tensors: bool = False  # whether it calls functions of torch, or of NumPy
+    unknown: bool = False  # whether it may look at more than was found
 
     @property
     def changes(self) -> bool:
@@ -142,6 +144,7 @@ class _Walk:
             while self.pending and len(self._seen) < _SEEN:
                 self._visit(self.pending.popleft())
             if len(self._seen) >= _SEEN:
+                self.reach.unknown = True
                 return
             for owner, asked in zip(self._own, self._asked, strict=True):
                 for name in self.reach.names - asked:
@@ -241,6 +244,7 @@ class _Walk:
         reach.items = reach.items or does.items
         reach.variables.update((id(namespace), name) for name in does.variables)
         reach.anything = reach.anything or bool(does.names & _ANYTHING)
+        reach.unknown = reach.unknown or bool(does.imports or does.names & _ANYTHING)
         for name in does.imports:
             self._global(sys.modules.get(name, dis))  # importing a new module may do anything
         for name in does.names:
@@ -250,6 +254,7 @@ class _Walk:
                 self.pending.append(value)
             elif hasattr(builtins, name) and name not in _HARMLESS and not isinstance(getattr(builtins, name), type):
                 reach.world = reach.world or name in ("open", "input", "__import__", "exec", "eval", "compile")
+                reach.unknown = reach.unknown or name not in ("open", "input")
         return does
 
     def _global(self, value: Any) -> None:
@@ -264,6 +269,7 @@ class _Walk:
             self.reach.tensors = True
         elif root not in _HARMLESS_MODULES:
             self.reach.world = self.reach.items = True
+            self.reach.unknown = self.reach.unknown or root not in _GIVEN_ONLY
 
 
 def _content(cell: types.CellType) -> Any:
