@@ -23,6 +23,9 @@ _REGISTRY = "__warningregistry__"
 _OF_MODULES = ("__name__", "__file__", "__builtins__")
 _TEMPLATE = (lambda fn, args, kwargs: fn(*args, **kwargs)).__code__
 
+# By line that has warned in a watched run: the version of the filters, by which Python knows that they have changed.
+_VERSIONS: dict[tuple[str, int], Any] = {}
+
 
 def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return fn(*args, **kwargs)
@@ -50,8 +53,6 @@ class UserLines:
     def __init__(self, refuse: Callable[..., None]) -> None:
         self._refuse = refuse
         self._bell = _Bell()
-        # Whether Python has forgotten what it has shown, since filters have changed, as by catch_warnings().
-        self._forgets = False
         self._made: dict[tuple[str, int], Callable[..., Any]] = {}
         self._spaces: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}  # by file: the module's, and ours
 
@@ -70,7 +71,7 @@ class UserLines:
             caller = self._made[key] = self._make(place)
         made = out(caller, fn, args, kwargs)
         if self._bell.rung:
-            self._note_warning(fn)
+            self._note_warning(fn, key)
         return made
 
     def _make(self, place: Place) -> Callable[..., Any]:
@@ -91,19 +92,22 @@ class UserLines:
         )
         return types.FunctionType(code, space[1], CALLING)
 
-    def _note_warning(self, fn: Any) -> None:
+    def _note_warning(self, fn: Any, key: tuple[str, int]) -> None:
         shown = _shown(warnings.filters)
-        for names, space in self._spaces.values():
-            known = {key: value for key, value in space[_REGISTRY].items() if key is not self._bell}
+        for file, (names, space) in self._spaces.items():
+            known = {name: value for name, value in space[_REGISTRY].items() if name is not self._bell}
             if known:
                 registry = names.setdefault(_REGISTRY, {})
-                self._forgets = self._forgets or ("version" in registry and len(known) == len(space[_REGISTRY]))
                 registry.clear()
                 registry.update(known)
+            if file == key[0] and _VERSIONS.setdefault(key, version := known.get("version")) != version:
+                # Filters have changed since, as by catch_warnings(): Python forgets what it has shown.
+                _VERSIONS[key] = version
+                shown = "each time" if shown == "once" else shown
         self._made.clear()
         self._spaces.clear()
         self._bell.rung = False
-        if shown == "each time" or (shown == "once" and self._forgets):
+        if shown == "each time":
             self._refuse(
                 "warning-filters",
                 f"{name_of(fn)} warns, and each of its warnings is shown",
