@@ -8,10 +8,21 @@ names at its top what it uses, as for any other import. This module does not kno
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
+from torchjanus.core.collector import uncollected
+
 __all__ = ["deferred", "names_of"]
+
+
+def _module(name: str) -> ModuleType:
+    if (known := sys.modules.get(name)) is not None and not getattr(known.__spec__, "_initializing", False):
+        return known
+    with uncollected(kept=True):  # what it defines stays; the collector would look at all of torch meanwhile
+        return importlib.import_module(name)
 
 
 class _Deferred:
@@ -23,7 +34,7 @@ class _Deferred:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self._name), attribute)
+        return getattr(_module(self._name), attribute)
 
     def __repr__(self) -> str:
         return f"<deferred module {self._name!r}>"
@@ -43,7 +54,7 @@ def names_of(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     def found(name: str) -> Any:
         if (module := home.get(name)) is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(module), name)
+        value = getattr(_module(module), name)
         setattr(importlib.import_module(package), name, value)
         return value
 
