@@ -22,7 +22,6 @@ from torchjanus.core.lazy import deferred
 from torchjanus.core.reasons import reasons
 from torchjanus.core.versions import VERSION, installed_torch
 from torchjanus.execute.compiled import server
-from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.runtime.runs.registry import executor_in_use
 
 __all__ = ["main"]
@@ -132,8 +131,9 @@ def run_command(options: argparse.Namespace, selection: Selection | None, *, alo
     if selection is not None:
         watch_imports(selection)
     if executor_in_use() != "replay":
-        # It imports what compilers need while the script loads its data, if there is a core for that.
-        server.start(forks=alone, compiles=not DUTY.is_full())
+        # It imports nothing until a graph is going to be made: on many machines two cores are halves of one, and the
+        # script would be slower meanwhile.
+        server.start(forks=alone, compiles=False)
     show_status()
     begin = time.perf_counter()
     exit_code = run(code, script, arguments, module)

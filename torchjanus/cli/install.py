@@ -17,9 +17,6 @@ from torchjanus.cli.ranks import with_other_ranks
 from torchjanus.cli.script import execute
 from torchjanus.cli.summary import print_report, summary_of
 from torchjanus.core.errors import Unsupported
-from torchjanus.execute.compiled import server
-from torchjanus.execute.compiled.duty_cycle import DUTY
-from torchjanus.runtime.runs.registry import executor_in_use
 
 __all__ = ["install"]
 
@@ -53,8 +50,6 @@ def install(*, report: bool = True, after: float = AFTER) -> None:
     _installed = selection = Selection(after=after)
     runtime.keep_speculated()
     watch_imports(selection)
-    if executor_in_use() != "replay" and not DUTY.is_full():
-        server.start()
     if shell is not None:
         watch_cells(shell, selection)
     if rest is None:

@@ -14,14 +14,14 @@ from torchjanus.runtime.learning import policy
 from torchjanus.runtime.runs import payback
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.experience import Experience
-from torchjanus.runtime.runs.payback import EARLY, LEARNED, LOWERED, Payback, Prospect
+from torchjanus.runtime.runs.payback import LEARNED, LOWERED, Payback, Prospect
 
 OPERATIONS = 1000
 
 
 @pytest.fixture(autouse=True)
 def _deferring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payback, "AT_ONCE", 1.0)
+    monkeypatch.setattr(payback, "AT_ONCE", 2.0)
     monkeypatch.setattr(payback, "FEW", 300)
     monkeypatch.setattr(policy, "RARE", 4)
 
@@ -36,10 +36,10 @@ def account(calls: int, seconds: float) -> Budget:
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_graph_is_due_once_it_would_have_saved_half_of_its_price(full: bool) -> None:
+def test_a_graph_is_due_once_it_would_have_saved_its_price(full: bool) -> None:
     price = OPERATIONS * (LEARNED + LOWERED * full)
     saved = OPERATIONS * payback.SAVED  # a call
-    calls = int(EARLY * price / saved)
+    calls = int(price / saved)
     for count, due in ((calls - 1, False), (calls + 1, True)):
         looked = Payback(account(count, 0.1), lambda: full)
         looked.watched(OPERATIONS)

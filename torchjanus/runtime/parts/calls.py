@@ -332,9 +332,9 @@ class Calls:
             return self._run_imperatively(args, kwargs)
         self.policy.watching()
         self.budget.learns("watch")
-        if self.counts.watched <= 2:
+        if self.counts.watched == 2:
             with uncollected(kept=True):
-                make_ready(self.learning.routes.executor, graphs=self.counts.watched == 2)
+                make_ready(self.learning.routes.executor, graphs=True)
         try:
             result, trace = self._watched(found, args, kwargs, journal)
         except BaseException as error:
@@ -343,6 +343,8 @@ class Calls:
         try:
             with room(), uncollected(kept=True):
                 self.learning.learn(trace, args, kwargs)
+                if self.counts.watched == 1 and self.learning.payback.is_due:
+                    make_ready(self.learning.routes.executor, graphs=False)
         except Exception as error:
             self.policy.fault(error)
         return result

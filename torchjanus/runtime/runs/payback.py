@@ -1,13 +1,13 @@
 """Says from when on a graph of a step is worth its price, going by how long the program has run.
 
 Nobody knows how long a program will run. One that has run for a while probably runs for as long again; so a graph is
-made once it would have saved half of its price, had it been there from the start (the ski-rental problem). A program
-that ends before that has paid for one watched call at most; one that goes on has lost little.
+made once it would have saved its price, had it been there from the start (the ski-rental problem). A program that ends
+before that has paid for one watched call at most; one that goes on has lost little.
 
 Price and saving are estimated from the number of operations of a watched call. What an earlier run of the same code has
-measured is better, where it is kept. Where a graph is worth its price within a second, nothing waits. The same goes for
-the graph of another path that few calls take, such as those that print: it is made once those calls alone would have
-saved half of its price. This module does not know what a graph is.
+measured is better, where it is kept. Where a graph is worth its price within two seconds, nothing waits. The same goes
+for the graph of another path that few calls take, such as those that print: it is made once those calls alone would
+have saved its price. This module does not know what a graph is.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from torchjanus.runtime.runs.experience import Experience
 
 __all__ = ["Payback", "Prospect", "compiled"]
 
-AT_ONCE = 1.0  # seconds of eager calls, up to which the first graph is not deferred
+AT_ONCE = 2.0  # seconds of eager calls, up to which the first graph is not deferred
 FEW = 300  # operations of a watched call up to which nothing is deferred while the time in eager is unknown
 # Seconds for each operation, measured with five training steps of benchmarks.programs.steps on two slow cores. On other
 # machines all of them are shorter or longer by about the same factor. Replay saves half of what is saved, compiled code
 # the other half.
-SAVED, LEARNED, LOWERED = 9e-6, 3e-3, 9e-3
+SAVED, LEARNED, LOWERED = 9e-6, 2.2e-3, 9e-3
 LEAST, MOST = 0.02, 0.5  # of a call's time in eager that is expected to be saved
-EARLY = 0.5  # of the price that would have been saved
 # Inductor's processor time in seconds, for a graph and for each of its operations, and the share of a call's time that
 # its code is expected to save.
 COMPILED, EACH, COMPILED_SAVES = 8.0, 0.03, 0.3
@@ -45,7 +44,7 @@ class Prospect:
     @property
     def after(self) -> float:
         """Seconds of eager calls after which it is worth its price."""
-        return EARLY * self.price / self.saving
+        return self.price / self.saving
 
 
 def compiled(operations: int) -> Prospect:
