@@ -72,6 +72,13 @@ def layout_by(size: Sequence[int], stride: Sequence[int]) -> Layout | None:
 
 def lying_of(tensor: torch.Tensor) -> Lying:
     """How a tensor lies that an operation has made."""
+    if type(tensor) is torch.Tensor or isinstance(tensor, FakeTensor):
+        return _lying_of(tensor)
+    with torch._C.DisableTorchFunction():  # that of a class of the program's sees only what the program does
+        return _lying_of(tensor)
+
+
+def _lying_of(tensor: torch.Tensor) -> Lying:
     if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_nested or tensor.dim() < 2:
         return None
     if not isinstance(tensor, FakeTensor):

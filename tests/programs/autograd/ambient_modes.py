@@ -1639,3 +1639,20 @@ def dropouts_that_return_their_argument_in_inference_mode():
             return y.sum().item(), z is y, x.sum().item()
 
     return Program(step, inputs(), state=model)
+
+
+@program(refused="Tensor.as_subclass inside the step")
+def subclass_that_counts_what_is_done_to_it():
+    seen = []
+
+    class Counting(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, kinds, args=(), kwargs=None):
+            seen.append(func.__name__)
+            return super().__torch_function__(func, kinds, args, kwargs or {})
+
+    def step(x):
+        y = x.as_subclass(Counting) * 2
+        return (y + 1).sum().as_subclass(torch.Tensor), len(seen)
+
+    return Program(step, inputs(), state=seen)

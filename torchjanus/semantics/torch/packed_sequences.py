@@ -120,9 +120,10 @@ class PackedSequences:
 
 def packing(short: str, args: tuple[Any, ...]) -> str:
     """Return the method of Packs that makes a call of torch's function ``short``; "" for any other."""
-    if not args or not isinstance(args[0], torch.Tensor) or args[0].device.type != "cpu":
+    name = PACKING.get(short, "")
+    if not name or not args or not isinstance(args[0], torch.Tensor) or args[0].device.type != "cpu":
         return ""
-    return PACKING.get(short, "")
+    return name
 
 
 def _counts_checked(lengths: torch.Tensor) -> torch.Tensor:
