@@ -9,6 +9,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import getweakrefcount
 
 import numpy as np
 import torch
@@ -300,8 +301,14 @@ class Recorder(TorchFunctionMode):
         if any(self.tensors[n].is_leaf and self.tensors[n].grad is not None for n in escapes):
             what = "a tensor that the step has computed lives on with its gradient"
             self.refuse("coexecution-open", what, "the graph writes the gradients of tensors from outside.", NOWHERE)
+        dropped = (n for n in range(len(self.tensors)) if sys.getrefcount(self.tensors[n]) == 2)
+        if any(getweakrefcount(self.tensors[n]) for n in dropped):
+            what = "the step drops a tensor to which there is a weak reference"
+            self.refuse("coexecution-tensor", what, "a skeleton holds tensors until the call ends.", NOWHERE)
         bound = () if self.is_refused() else self._bound(escapes)
         if self.refusal is not None:
+            self.tensors, self.copies = [], None
+            self.fetched.clear()
             return None
         modules, sections = frozenset(self.observer.modules), tuple(self.sections)
         return Trace(self.events, self.externals, self.tensors, escapes, bound, modules, sections)
