@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.record import write
+from benchmarks.record import RESULTS, write
 
 FOLDER = Path(__file__).resolve().parents[1] / "programs" / "scripts"
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,6 +105,15 @@ def ratio_of(plain: Sequence[Run], made: Sequence[Run]) -> float | None:
     return round(statistics.median(found), 2) if found else None
 
 
+def keep(rows: Sequence[dict[str, object]], threads: int) -> None:
+    """Write the record. Scripts that were not run now stay in it as they are."""
+    name = f"scripts_{threads}_threads"
+    path = RESULTS / f"{name}.json"
+    before = json.loads(path.read_text())["rows"] if path.exists() else []
+    found = {row["script"]: row for row in (*before, *rows)}
+    write(name, sys.argv[1:], "cpu", {"rows": [found[script] for script in sorted(found)]})
+
+
 def main() -> int:
     """Run the scripts, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -137,7 +146,7 @@ def main() -> int:
         timed += f"  second run {again:5.2f}" if again else ""
         print(f"{name:16} {'equal ' if equal else 'DIFFERS'}{timed}  {calls}", flush=True)
     if options.record:
-        write(f"scripts_{options.threads}_threads", sys.argv[1:], "cpu", {"rows": rows})
+        keep(rows, options.threads)
     return 0 if all(row["equal"] for row in rows) else 1
 
 
