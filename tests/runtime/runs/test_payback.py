@@ -37,7 +37,7 @@ def account(calls: int, seconds: float) -> Budget:
 
 @pytest.mark.parametrize("full", [False, True])
 def test_a_graph_is_due_once_it_would_have_saved_its_price(full: bool) -> None:
-    price = OPERATIONS * (LEARNED + LOWERED * full)
+    price = OPERATIONS * (LEARNED + LOWERED * (1.0 if full else payback.BESIDE))
     saved = OPERATIONS * payback.SAVED  # a call
     calls = int(price / saved)
     for count, due in ((calls - 1, False), (calls + 1, True)):
@@ -49,7 +49,7 @@ def test_a_graph_is_due_once_it_would_have_saved_its_price(full: bool) -> None:
 
 def test_what_pays_soon_named_executors_and_parts_are_not_deferred() -> None:
     short = Payback(account(1, 1e-3), lambda: False)
-    short.watched(300)
+    short.watched(200)
     named = Payback(Budget(limited=False), lambda: True)
     part = Payback(Budget(account=account(1, 0.1)), lambda: True)
     for one in (named, part):

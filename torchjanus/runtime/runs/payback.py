@@ -26,6 +26,8 @@ FEW = 300  # operations of a watched call up to which nothing is deferred while 
 # machines all of them are shorter or longer by about the same factor. Replay saves half of what is saved, compiled code
 # the other half.
 SAVED, LEARNED, LOWERED = 9e-6, 2.2e-3, 9e-3
+# The share of lowering that a program pays for with a core to spare: that is often half of one, and caches are shared.
+BESIDE = 0.25
 LEAST, MOST = 0.02, 0.5  # of a call's time in eager that is expected to be saved
 # Inductor's processor time in seconds, for a graph and for each of its operations, and the share of a call's time that
 # its code is expected to save.
@@ -92,7 +94,7 @@ class Payback:
         if not operations or not eager:
             return None
         made, share = (False, None) if self.earlier is None else (self.earlier.made, self.earlier.share)
-        each = LEARNED + (LOWERED if self._is_full() and not made else 0.0)
+        each = LEARNED if made else LEARNED + LOWERED * (1.0 if self._is_full() else BESIDE)
         saving = SAVED * operations / eager if share is None else 1.0 - share
         return Prospect(each * operations, min(max(saving, LEAST), MOST), share is not None)
 
