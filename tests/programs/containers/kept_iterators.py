@@ -304,7 +304,7 @@ def numbers_of_the_first_call_again_and_again():
     return going_on(lambda held, x: itertools.cycle([held.n, held.n + 1]))
 
 
-@program(speculated=0)
+@program(speculated=0, compiles=9)
 def a_number_of_the_first_call_again_and_again():
     return going_on(lambda held, x: itertools.repeat(held.n + 1))
 

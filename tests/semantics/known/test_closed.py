@@ -22,7 +22,9 @@ ASKING = frozenset(
     get_debug_level supports_complex""".split()
 )
 # Which only TorchScript's interpreter knows.
-_OF_TORCH_SCRIPT = frozenset({"prim", "rpc", "backend", "static", "horizontally_fused", "cuda", "qlinear_unpack"})
+_OF_TORCH_SCRIPT = frozenset(
+    {"prim", "rpc", "backend", "static", "horizontally_fused", "cuda", "qlinear_unpack", "onnx"}
+)
 
 
 def every_operator() -> Iterator[Any]:

@@ -31,19 +31,19 @@ def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
     return fn(*args, **kwargs)
 
 
-class _Bell:
-    """A key that is found in the place of "version" and is none: it notes that a registry is looked at."""
+class _Sentinel:
+    """A key with the hash of "version" that is equal to nothing: it notes that a registry is looked at."""
 
-    __slots__ = ("rung",)
+    __slots__ = ("compared",)
 
     def __init__(self) -> None:
-        self.rung = False
+        self.compared = False
 
     def __hash__(self) -> int:
         return hash("version")
 
     def __eq__(self, other: object) -> bool:
-        self.rung = True
+        self.compared = True
         return self is other
 
 
@@ -52,7 +52,7 @@ class UserLines:
 
     def __init__(self, refuse: Callable[..., None]) -> None:
         self._refuse = refuse
-        self._bell = _Bell()
+        self._sentinel = _Sentinel()
         self._made: dict[tuple[str, int], Callable[..., Any]] = {}
         self._spaces: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}  # by file: the module's, and ours
 
@@ -70,7 +70,7 @@ class UserLines:
         if caller is None:
             caller = self._made[key] = self._make(place)
         made = out(caller, fn, args, kwargs)
-        if self._bell.rung:
+        if self._sentinel.compared:
             self._note_warning(fn, key)
         return made
 
@@ -80,9 +80,9 @@ class UserLines:
             names = next((f.f_globals for f in program_frames() if f.f_code.co_filename == place.file), None)
             if names is None or place.line < 1:
                 return _call
-            known: dict[Any, Any] = {self._bell: 0}  # the first of the keys, or "version" would be found before it
+            known: dict[Any, Any] = {self._sentinel: 0}  # the first of the keys, or "version" would be found before it
             known.update(names.get(_REGISTRY) or {})
-            self._bell.rung = False
+            self._sentinel.compared = False
             copied: dict[str, Any] = {
                 name: names[name] for name in ("__name__", "__file__", "__builtins__") if name in names
             }
@@ -95,7 +95,7 @@ class UserLines:
     def _note_warning(self, fn: Any, key: tuple[str, int]) -> None:
         shown = _shown(warnings.filters)
         for file, (names, space) in self._spaces.items():
-            known = {name: value for name, value in space[_REGISTRY].items() if name is not self._bell}
+            known = {name: value for name, value in space[_REGISTRY].items() if name is not self._sentinel}
             if known:
                 registry = names.setdefault(_REGISTRY, {})
                 registry.clear()
@@ -106,7 +106,7 @@ class UserLines:
                 shown = "each time" if shown == "once" else shown
         self._made.clear()
         self._spaces.clear()
-        self._bell.rung = False
+        self._sentinel.compared = False
         if shown == "each time":
             self._refuse(
                 "warning-filters",
