@@ -54,6 +54,7 @@ BOUNDED = {
         "semantics/known/framework_calls.py:_ACCESSORS",
         "semantics/known/framework_calls.py:_may_raise",
     ],
+    "lines of the program that warn": ["semantics/torch/user_lines.py:_VERSIONS"],
     "it is filled once, or has one element": [
         "execute/backends/dynamo.py:_given",  # back ends that the program has given
         "runtime/runs/records.py:LISTENERS",

@@ -270,7 +270,7 @@ def test_nobody_else_sees_the_variants() -> None:
     codes = [function.__code__ for function in before[0].values()]
     optimizer_step = torch.optim.SGD.step
     fast = speculate(trainer.step)
-    for (x,) in batches(20):
+    for (x,) in batches(30):
         fast(x)
     assert fast.statistics().partly >= 10
     assert {name: vars(Trainer)[name] for name in ("inner", "step")} == before[0]

@@ -237,8 +237,9 @@ class AccessPath:
         assert self.base is not None
         below = self.base.read(args, kwargs)
         match self.step:
-            case Step.DICT:
-                return below.__dict__
+            case Step.DICT:  # not by the __getattribute__ of a module's class: the program may count its calls
+                read = types.ModuleType.__getattribute__ if isinstance(below, types.ModuleType) else getattr
+                return read(below, "__dict__")
             case Step.ITEM | Step.AT:
                 key = self.key if self.step is Step.ITEM else self.key.read(args, kwargs)
                 return read_item(below, key)
@@ -305,7 +306,8 @@ def _calls_before(expr: Any) -> int:
 
 def _name_of(value: Any) -> str:
     if isinstance(value, types.ModuleType):
-        return value.__name__  # a module may return anything for another attribute
+        # It may return anything for another attribute, and its class may be the program's.
+        return str(types.ModuleType.__getattribute__(value, "__name__"))
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     return name if isinstance(name, str) else f"<{type(value).__name__}>"
 

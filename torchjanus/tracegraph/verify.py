@@ -144,16 +144,17 @@ class _Checking:
         for ref in refs_in(tuple(operand for _, operand in node.fields)):
             if not self.known.get(ref.value, False):
                 yield f"V1: {node.kind} uses %{ref.value.id}, which is not made before it, or not yielded"
-            yield from self._version(ref)
+            yield from self._version(ref, as_it_was=node.kind == "fetch")
 
-    def _version(self, ref: Ref) -> Iterator[str]:
+    def _version(self, ref: Ref, as_it_was: bool = False) -> Iterator[str]:
+        """``as_it_was``: what a host effect shows is fetched at the end, as it was before later writes."""
         alias = ref.value.alias
         if alias is None:
             if ref.version:
                 yield f"V4: the number %{ref.value.id} has a version"
         elif alias >= self.graph.aliases:
             yield f"V4: there is no alias class A{alias}"
-        elif ref.version != self.versions[alias]:
+        elif ref.version > self.versions[alias] or (not as_it_was and ref.version < self.versions[alias]):
             yield f"V4: %{ref.value.id} is used at version {ref.version}, and has {self.versions[alias]}"
 
 

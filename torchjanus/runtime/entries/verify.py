@@ -29,6 +29,7 @@ from torchjanus.execute.trust import Trial
 from torchjanus.graph.generalize.generalize import Effect
 from torchjanus.host.deferred_writes import write_all
 from torchjanus.host.journal import Journal
+from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.path_tree import PathTree
 from torchjanus.runtime.launch.outcomes import LATE, MISS, RAISED, Violation
@@ -40,6 +41,7 @@ __all__ = ["Shadow", "shadow_call"]
 _SHOWN = 5
 _ROUNDING = 1e-4  # relative
 _PLAIN = (list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict, collections.Counter)
+_CONTAINERS = (dict, list, tuple, collections.deque, set, frozenset)
 _ATOMS = (int, float, complex, str, bytes, bool, type(None))
 
 
@@ -273,10 +275,8 @@ def _shallow(container: Any) -> Any:
     """Return a copy of a container without running the user's code; None if it is not a container of Python's."""
     if is_one_of(type(container), _PLAIN):
         return container.copy()
-    for kind in (dict, list, set):
-        if isinstance(container, kind):
-            return kind(container)
-    return None
+    kind: Any = next((one for one in (dict, list, set) if isinstance(container, one)), None)
+    return None if kind is None else kind.copy(container)
 
 
 def _copy(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
@@ -330,19 +330,25 @@ class _Comparison:
             self.found.append(f"the contents of {what}")
 
     def _parts(self, what: str, expected: Any, met: Any) -> Iterator[tuple[str, Any, Any]]:
-        if isinstance(expected, dict):
-            if list(expected) != list(met):
+        # Python's own methods: those of a program's class would be called once more than in eager.
+        kind: Any = next((one for one in _CONTAINERS if isinstance(expected, one)), None)
+        if kind is dict:
+            keys = [*dict.keys(expected)]
+            if keys != [*dict.keys(met)]:
                 self.found.append(f"the keys of {what}")
                 return
-            yield from ((f"[{key!r}]", dict.__getitem__(expected, key), dict.__getitem__(met, key)) for key in expected)
-        elif isinstance(expected, list | tuple | collections.deque):
-            if len(expected) != len(met):
-                self.found.append(f"{what} has {len(expected)} elements, eager's {len(met)}")
+            yield from ((f"[{key!r}]", dict.__getitem__(expected, key), dict.__getitem__(met, key)) for key in keys)
+        elif kind in (set, frozenset):
+            if not kind.__eq__(expected, met):
+                self.found.append(f"the elements of {what}")
+        elif kind is not None:
+            count, other_count = kind.__len__(expected), kind.__len__(met)
+            if count != other_count:
+                self.found.append(f"{what} has {count} elements, eager's {other_count}")
                 return
-            yield from ((f"[{i}]", *pair) for i, pair in enumerate(zip(expected, met, strict=True)))
-        elif isinstance(expected, set | frozenset) and expected != met:
-            self.found.append(f"the elements of {what}")
-        one, other = getattr(expected, "__dict__", None), getattr(met, "__dict__", None)
+            pairs = zip(kind.__iter__(expected), kind.__iter__(met), strict=True)
+            yield from ((f"[{i}]", *pair) for i, pair in enumerate(pairs))
+        one, other = attributes_of(expected), attributes_of(met)
         if isinstance(one, dict) and isinstance(other, dict) and one is not other:
             yield ".__dict__", one, other
 
