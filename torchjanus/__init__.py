@@ -6,7 +6,7 @@ from torchjanus.core.versions import require_supported
 # First of all: what follows may not even import on an old Python or PyTorch.
 require_supported()
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchjanus.core import logs, settings
 from torchjanus.core.errors import JanusError, NewGraph, NotStaged, Refusal, SourceUnavailable, Unsupported
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 # A script in which nothing is speculated on needs none of these.
-_found = names_of(
+__getattr__ = names_of(
     __name__,
     {
         "torchjanus.cli.install": "install",
@@ -68,10 +68,6 @@ _found = names_of(
         "torchjanus.semantics.protocols.virtualize": "virtualize",
     },
 )
-
-
-def __getattr__(name: str) -> Any:
-    return _found(name)
 
 
 def __dir__() -> list[str]:

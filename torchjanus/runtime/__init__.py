@@ -1,6 +1,6 @@
 """Runs the calls of a speculated function: the only package that uses all the others."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchjanus.core.lazy import names_of
 
@@ -33,7 +33,7 @@ __all__ = [
     "vary",
 ]
 
-_found = names_of(
+__getattr__ = names_of(
     __name__,
     {
         "torchjanus.runtime.entries.engine": "default_executor",
@@ -48,7 +48,3 @@ _found = names_of(
         "torchjanus.runtime.speculated_function": "Speculated",
     },
 )
-
-
-def __getattr__(name: str) -> Any:
-    return _found(name)

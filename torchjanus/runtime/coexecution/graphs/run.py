@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ def _generators() -> list[torch.Generator]:
     return [torch.default_generator]
 
 
-class GraphRun:
+class GraphRun(ABC):
     """One run. ``seconds``: the graph's own time; ``waited``: how long Python has stood still for it; ``due``: how many
     events have to have matched before ``proceed`` can do something."""
 
@@ -49,13 +50,14 @@ class GraphRun:
         self._served = served
         self._drawn = generator_state() if served.draws else b""  # the state that nobody else may have changed
 
+    @abstractmethod
     def advance(
         self, cut: int, values: Sequence[Any], private: Mapping[int, torch.Tensor], numbers: Sequence[Any]
     ) -> list[torch.Tensor]:
         """Run the graph up to this cut of the path's, the last one being its end, and return what it gives there.
         ``values``: the tensors by number, of which those in ``private`` have copies; ``numbers``: the slots."""
-        raise NotImplementedError
 
+    @abstractmethod
     def proceed(
         self, matched: int, values: Sequence[Any], private: Mapping[int, torch.Tensor], numbers: Sequence[Any]
     ) -> None:
@@ -70,9 +72,9 @@ class GraphRun:
         if self._served.draws:
             self._drawn = generator_state()
 
+    @abstractmethod
     def abandon(self) -> None:
         """Drop the run. It has written nothing."""
-        raise NotImplementedError
 
     def _require_unmoved(self) -> None:
         if self.reseeded():
@@ -108,6 +110,11 @@ class LazyRun(GraphRun):
             self.waited = self.seconds
         assert not isinstance(made, Violated)
         return made
+
+    def proceed(
+        self, matched: int, values: Sequence[Any], private: Mapping[int, torch.Tensor], numbers: Sequence[Any]
+    ) -> None:
+        """Begin nothing: Python does not wait yet."""
 
     def abandon(self) -> None:
         self._run.abandon()
