@@ -1468,11 +1468,6 @@ def coexecuted_array_of_a_changed_tensor(jit):
     return _coexecuted(jit, step)
 
 
-@program(refused="an array shares memory with a part of a tensor that the step has computed")
-def coexecuted_array_of_a_row(jit):
-    return _coexecuted(jit, lambda x: float((x * 2)[0].numpy().sum()))
-
-
 @program(refused="the step changes a tensor that shares memory with an array")
 def coexecuted_tensor_of_an_array(jit):
     array = np.zeros(5, np.float32)

@@ -88,15 +88,37 @@ def bert_classifier() -> Made:
 
     def step(x: torch.Tensor) -> float:
         logits = net(x)
-        guess = np.asarray(logits.argmax(1).tolist())
+        guess = np.argmax(logits[:, 1:].detach().numpy(), axis=0) + np.asarray(logits.argmax(1).tolist())
         scores.append(float(np.corrcoef(guess + np.arange(len(guess)), np.arange(len(guess)))[0, 1]))
-        loss = F.cross_entropy(logits, torch.from_numpy((guess + 1) % 2)) * (1.0 + scores[-1])
+        loss = F.cross_entropy(logits, torch.from_numpy((guess + 1) % 2)) * (1.0 + abs(scores[-1]))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         return loss.item()
 
     return Made(step, [(torch.randn(6, 4),) for _ in range(16)], [net, optimizer, scores])
+
+
+def dcgan() -> Made:
+    """DCGAN: two gradients of one forward pass; the backward graph that the first one has retained is dropped."""
+    generator = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
+    discriminator = nn.Sequential(nn.Linear(4, 4), nn.LeakyReLU(0.3), nn.Dropout(0.3), nn.Linear(4, 1))
+    networks = (generator, discriminator)
+    optimizers = [torch.optim.Adam(network.parameters(), lr=1e-2) for network in networks]
+
+    def step(x: torch.Tensor) -> float:
+        judged = discriminator(generator(torch.randn(len(x), 2)))
+        losses = [F.softplus(-judged).mean(), F.softplus(judged).mean() + F.softplus(-discriminator(x)).mean()]
+        first = torch.autograd.grad(losses[0], list(generator.parameters()), retain_graph=True)
+        second = torch.autograd.grad(losses[1], list(discriminator.parameters()))
+        for network, gradients in zip(networks, (first, second), strict=True):
+            for parameter, gradient in zip(network.parameters(), gradients, strict=True):
+                parameter.grad = gradient
+        for optimizer in optimizers:
+            optimizer.step()
+        return losses[0].item()
+
+    return Made(step, [(torch.randn(6, 4),) for _ in range(16)], [*networks, *optimizers])
 
 
 def faster_rcnn() -> Made:
@@ -131,7 +153,7 @@ def _trained(net: nn.Module, draw: Callable[[], torch.Tensor], seen: Any) -> Mad
     return Made(step, [(draw(),) for _ in range(24)], [net, optimizer, shown])
 
 
-@pytest.mark.parametrize("make", [drop_block, music_transformer, sd_point, bert_classifier, faster_rcnn])
+@pytest.mark.parametrize("make", [drop_block, music_transformer, sd_point, bert_classifier, dcgan, faster_rcnn])
 def test_what_conversion_fails_on_is_co_executed(make: Callable[[], Made]) -> None:
     twins = Twins(make, lambda step: torchjanus.speculate(step, executor="coexecute"))
     twins.run()

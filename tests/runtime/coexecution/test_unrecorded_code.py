@@ -102,6 +102,22 @@ def test_an_array_that_is_held_when_a_call_diverges_shares_memory() -> None:
     assert run(body).coexecution.transitions >= 1
 
 
+def test_arrays_of_parts_of_a_tensor_that_are_held_when_a_call_diverges_share_memory() -> None:
+    def body(x: torch.Tensor, other: bool, seen: list[Any]) -> Any:
+        h = x * 2
+        first, last = h[:, 1].numpy(), h[-1].numpy()
+        total = float(first.sum() + last.sum())
+        if other:
+            first += 1
+            h.mul_(3)
+            seen.append((first.copy(), last.copy(), h.clone()))
+            last *= 0.5
+            seen.append((first.copy(), h.clone()))
+        return total, h.sum()
+
+    assert run(body).coexecution.transitions >= 1
+
+
 def test_an_array_that_is_written_to_for_the_first_time() -> None:
     def body(x: torch.Tensor, other: bool, seen: list[Any]) -> Any:
         h = x * 2

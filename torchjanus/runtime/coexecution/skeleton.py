@@ -26,7 +26,7 @@ from torchjanus.runtime.coexecution.graphs.run import GraphRun, LazyRun, restore
 from torchjanus.runtime.coexecution.graphs.served import Served
 from torchjanus.runtime.coexecution.path_switching import begins_alike, cuts_before, events_of, make_missing, moved_to
 from torchjanus.runtime.coexecution.prefix_replay import replay, tensors_in
-from torchjanus.runtime.coexecution.recording.arrays import SharedArrays, Shown, memory_of
+from torchjanus.runtime.coexecution.recording.arrays import SharedArrays, memory_of
 from torchjanus.runtime.coexecution.recording.composites import Aborted, listed
 from torchjanus.runtime.coexecution.recording.events import Trace
 from torchjanus.runtime.coexecution.recording.observer import Observer
@@ -270,9 +270,11 @@ class Run(TorchFunctionMode):
             self.fault = error
             return None
         self.waits.append((k, self.graph.waited - before))
-        if event.shown is not None and Shown.of(found[places[event.inputs[0]]], -1) != event.shown:
-            return None  # the array could not share memory with the tensor if the call diverged
-        return {n: found[place] for n, place in places.items()}
+        contents = {n: found[place] for n, place in places.items()}
+        if event.shown is not None:  # so that the array can share memory with the tensor if the call diverges
+            memory = self._arrays.memory(event.shown.first)
+            contents = {n: event.shown.placed(tensor, memory) for n, tensor in contents.items()}
+        return contents
 
     def _filled(self, tree: Any, contents: dict[int, torch.Tensor]) -> Any:
         by_id = {id(self.values[n]): tensor for n, tensor in contents.items()}

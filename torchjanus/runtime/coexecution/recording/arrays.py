@@ -19,24 +19,37 @@ __all__ = ["SharedArrays", "Shown", "memory_of", "shares", "storage_of"]
 @dataclass(frozen=True, slots=True)
 class Shown:
     """The layout of a tensor whose memory an array shares. ``owner``: the number of the tensor from outside that owns
-    the memory, or -1."""
+    the memory, or -1; ``nbytes``: the size of the whole memory; ``first``: the number of the tensor whose array was the
+    first one that shared this memory, or -1."""
 
     owner: int
     dtype: torch.dtype
     offset: int
     size: tuple[int, ...]
     stride: tuple[int, ...]
+    nbytes: int
+    first: int = -1
 
     @classmethod
-    def of(cls, tensor: torch.Tensor, owner: int) -> Shown:
+    def of(cls, tensor: torch.Tensor, owner: int, first: int = -1) -> Shown:
         """Return the layout of a tensor."""
-        return cls(owner, tensor.dtype, int(tensor.storage_offset()), tuple(tensor.size()), tensor.stride())
+        offset, nbytes = int(tensor.storage_offset()), tensor.untyped_storage().nbytes()
+        return cls(owner, tensor.dtype, offset, tuple(tensor.size()), tensor.stride(), nbytes, first)
 
     def within(self, owner: torch.Tensor) -> torch.Tensor:
         """Return a tensor with this layout in the storage of ``owner``."""
         with torch.no_grad(), torch._C.DisableTorchFunction():
             made = torch.empty(0, dtype=self.dtype)
             return made.set_(owner.untyped_storage(), self.offset, self.size, self.stride)
+
+    def placed(self, tensor: torch.Tensor, memory: torch.Tensor | None) -> torch.Tensor:
+        """Return a tensor with this layout that holds the same as ``tensor``, in the memory of ``memory``, or in one of
+        its own."""
+        if memory is None and Shown.of(tensor, self.owner) == self:
+            return tensor
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            made = self.within(torch.empty(self.nbytes, dtype=torch.uint8) if memory is None else memory)
+            return made.copy_(tensor)
 
 
 @dataclass(slots=True)
@@ -84,13 +97,18 @@ class SharedArrays:
         """Yield the numbers of the tensors whose arrays somebody holds."""
         return (one.number for one in self.all if one.is_alive)
 
+    def memory(self, number: int) -> torch.Tensor | None:
+        """Return a tensor that shares the memory of the first array of this tensor; None if there is none."""
+        return next((one.memory for one in self.all if one.number == number), None)
+
     def numbers(self) -> Iterator[int]:
         """Yield the numbers of the tensors of all arrays."""
         return (one.number for one in self.all)
 
     def rebind(self, values: Sequence[Any]) -> bool:
         """Give the memory of each array that somebody holds to the tensors that should share it: ``values``, by number,
-        have been made anew. Returns whether that was possible."""
+        have been made anew. Returns whether that was possible. What the arrays hold stays; the rest of their memory,
+        which the graph may have used for other values, becomes what the tensors hold."""
         for one in self.all:
             made = values[one.number]
             if not one.is_alive or shares(made, one.memory):
@@ -99,6 +117,10 @@ class SharedArrays:
                 return False
             same = [value for value in values if isinstance(value, torch.Tensor) and shares(value, made)]
             one.other = Shown.of(made, -1).within(made)
+            held = [(other, other.array.copy()) for other in self.all if shares(other.memory, one.memory)]
+            one.memory.untyped_storage().copy_(made.untyped_storage())
+            for other, contents in held:
+                other.memory.detach().copy_(torch.from_numpy(contents))
             with torch.no_grad():
                 for value in same:
                     value.data = Shown.of(value, -1).within(one.memory)

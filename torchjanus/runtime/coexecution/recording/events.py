@@ -167,12 +167,12 @@ class External:
 
 @dataclass(slots=True)
 class Trace:
-    """One whole call. ``tensors``: by number; ``escapes``: the numbers of computed tensors that are alive after it;
-    ``bound``: of those whose memory an array showed, and that lives on in another tensor."""
+    """One whole call. ``tensors``: by number, of those that live on; ``escapes``: the numbers of computed tensors that
+    are alive after it; ``bound``: of those whose memory an array showed, and that lives on in another tensor."""
 
     events: list[Event]
     externals: dict[int, External]
-    tensors: list[torch.Tensor]
+    tensors: dict[int, torch.Tensor]
     escapes: tuple[int, ...] = ()
     bound: tuple[int, ...] = ()
     modules: frozenset[str | None] = frozenset()  # whose code ran

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from weakref import getweakrefcount
 
@@ -50,7 +50,7 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.events: list[Event] = []
         self.externals: dict[int, External] = {}
-        self.tensors: list[torch.Tensor] = []
+        self.tensors: dict[int, torch.Tensor] = {}
         self.fetched: dict[int, Any] = {}  # what each FETCH gave
         self.copies: dict[int, torch.Tensor] | None = {} if copies else None
         self.refusal: Refusal | None = None
@@ -61,6 +61,7 @@ class Recorder(TorchFunctionMode):
         self._shared: dict[int, torch.Tensor] = {}  # copies of tensors that share memory with arrays
         self._versions: dict[int, int] = {}  # of tensors from outside when they were met
         self._arrays = SharedArrays()
+        self._observed = False  # whether a tensor that the call drops is referenced weakly
 
     def refuse(self, reason: str, what: str, why: str, place: Place | None = None) -> None:
         """Make the call one that is not co-executed. The first reason counts."""
@@ -176,9 +177,10 @@ class Recorder(TorchFunctionMode):
         return number
 
     def _new(self, tensor: torch.Tensor) -> int:
-        self.tensors.append(tensor)
-        self._numbers[id(tensor)] = len(self.tensors) - 1
-        return len(self.tensors) - 1
+        number = len(self.tensors)
+        self.tensors[number] = tensor
+        self._numbers[id(tensor)] = number
+        return number
 
     def _record(
         self,
@@ -277,11 +279,9 @@ class Recorder(TorchFunctionMode):
         if owner >= 0 and self.tensors[owner]._version != self._versions[owner]:
             what = "an array shares memory with a tensor that the step has changed"
             self.refuse("coexecution-memory", what, "the graph changes it at the end of the step.")
-        elif owner < 0 and result.nbytes != tensor.untyped_storage().nbytes():
-            what = "an array shares memory with a part of a tensor that the step has computed"
-            self.refuse("coexecution-memory", what, "the rest could not share memory with it.")
+        first = next((n for n in self._arrays.numbers() if shares(self.tensors[n], tensor)), -1)
         self._arrays.add(result, args[0].index, tensor)
-        return Shown.of(tensor, owner)
+        return Shown.of(tensor, owner, first)
 
     def _look_at_arrays(self) -> None:
         if self._arrays.written():
@@ -293,39 +293,44 @@ class Recorder(TorchFunctionMode):
     def finish(self) -> Trace | None:
         """Return the whole call as a trace; None if it is refused."""
         self._look_at_arrays()
-        escapes = self._alive()
+        shown = {n: storage_of(self.tensors[n]) for n in self._arrays.numbers()}
+        escapes = self._released()
         for generation in (1, 2):  # a cycle of autograd's, mostly a young one, may be all that holds it
             if any(self.tensors[number].grad_fn is not None for number in escapes):
                 gc.collect(generation)
-                escapes = self._alive()
+                escapes = self._released()
         if any(self.tensors[n].is_leaf and self.tensors[n].grad is not None for n in escapes):
             what = "a tensor that the step has computed lives on with its gradient"
             self.refuse("coexecution-open", what, "the graph writes the gradients of tensors from outside.", NOWHERE)
-        dropped = (n for n in range(len(self.tensors)) if sys.getrefcount(self.tensors[n]) == 2)
-        if any(getweakrefcount(self.tensors[n]) for n in dropped):
+        outside = (self.tensors[n] for n in self.externals if sys.getrefcount(self.tensors[n]) == 2)
+        if self._observed or any(map(getweakrefcount, outside)):
             what = "the step drops a tensor to which there is a weak reference"
             self.refuse("coexecution-tensor", what, "a skeleton holds tensors until the call ends.", NOWHERE)
-        bound = () if self.is_refused() else self._bound(escapes)
+        bound = () if self.is_refused() else self._bound(escapes, shown)
         if self.refusal is not None:
-            self.tensors, self.copies = [], None
+            self.tensors, self.copies = {}, None
             self.fetched.clear()
             return None
         modules, sections = frozenset(self.observer.modules), tuple(self.sections)
         return Trace(self.events, self.externals, self.tensors, escapes, bound, modules, sections)
 
-    def _alive(self) -> tuple[int, ...]:
-        """Return the computed tensors that somebody holds."""
-        return tuple(
-            number
-            for number in range(len(self.tensors))
-            if number not in self.externals and sys.getrefcount(self.tensors[number]) > 2
-        )
+    def _released(self) -> tuple[int, ...]:
+        """Let go of the computed tensors that nobody else holds, and return the others. The latest ones go first: the
+        backward graph of a tensor that the call has dropped may be all that holds an earlier one."""
+        while True:
+            kept = [n for n in self.tensors if n not in self.externals]
+            for n in reversed(kept):
+                if sys.getrefcount(self.tensors[n]) == 2:
+                    self._observed |= getweakrefcount(self.tensors[n]) > 0
+                    del self.tensors[n]
+            if not any(n not in self.tensors for n in kept):
+                return tuple(kept)
 
-    def _bound(self, escapes: tuple[int, ...]) -> tuple[int, ...]:
+    def _bound(self, escapes: tuple[int, ...], shown: Mapping[int, int]) -> tuple[int, ...]:
         """Return the computed tensors whose memory arrays show, and that lives on in another tensor. Refuse arrays that
-        live on as well."""
+        live on as well. ``shown``: the memory of each tensor of which there is an array."""
         alive = {storage_of(self.tensors[n]) for n in (*escapes, *self.externals)}
-        bound = {n for n in self._arrays.numbers() if storage_of(self.tensors[n]) in alive}
+        bound = {n for n, memory in shown.items() if memory in alive}
         if not bound.isdisjoint(self._arrays.alive()):
             what = "an array and a tensor that live on after the step share memory"
             self.refuse("coexecution-memory", what, "the graph's tensor has memory of its own.")
