@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchjanus.cli.discovery import Module, Selection, Step, compiled
-from torchjanus.cli.discovery.candidates import candidates, mentions_training
+from torchjanus.cli.discovery.candidates import mentions_training
+from torchjanus.cli.discovery.trainers import steps_in
 from torchjanus.core.lazy import deferred
 
 __all__ = ["load_ipython_extension", "notebook", "watch_cells"]
@@ -45,7 +46,7 @@ def _has_step(text: str) -> bool:
     if not mentions_training(text):
         return False
     try:
-        return bool(candidates(ast.parse(text)))
+        return bool(steps_in(ast.parse(text)))
     except SyntaxError:
         return False  # IPython reports it
 

@@ -57,6 +57,24 @@ IN_A_FUNCTION = {
         try: train([2])
         except UnboundLocalError as error: print(error)
     """,
+    "unbound_for_good": """
+        def train(data, limit=None, quiet=True):
+            if limit is not None: top = limit
+            if not quiet: word = "loud"
+            for x in data:
+                if limit is not None: x = min(x, top)
+                if x == 7:
+                    try: word
+                    except UnboundLocalError as error: print(error)
+                if x == 8:
+                    print(word)
+                    word = "new"
+                loss = Loss(x); loss.backward(); opt.step()
+            return loss.item()
+        print(train([1, 2, 7]), train([1, 2], 1), train([7, 8], None, False))
+        try: train([8])
+        except UnboundLocalError as error: print(error)
+    """,
     "deleted": """
         def train(data):
             for x in data:

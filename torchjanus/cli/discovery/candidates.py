@@ -29,6 +29,7 @@ _MARKS = (
     "autograd",
     "no_grad",
     "inference_mode",
+    "training_step",
 )  # no step is looked for in a file that mentions none of these
 
 

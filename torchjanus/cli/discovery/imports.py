@@ -1,6 +1,7 @@
-"""Compiles modules with their steps outlined: the main script, and the modules of the program's own that it imports.
+"""Compiles modules with their steps outlined: the main script, the modules of the program's own that it imports, and
+those of installed packages that hold the training loop of a trainer.
 
-Installed packages are left as they are. A module in which no step is found is compiled as Python does it.
+Other installed packages are left as they are. A module in which no step is found is compiled as Python does it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from torchjanus.cli.discovery.candidates import Candidate, candidates, mentions_training
+from torchjanus.cli.discovery.candidates import Candidate, mentions_training
 from torchjanus.cli.discovery.outline import NotOutlined, Outlined, outline
 from torchjanus.cli.discovery.steps import AFTER, EVALUATION, Step
+from torchjanus.cli.discovery.trainers import is_searched, steps_in
 from torchjanus.rewrite.source import FUTURE, Found, adopt, compile_alone, definitions, filled
 from torchjanus.rewrite.syntax.sites import location_of
 from torchjanus.rewrite.syntax.walk import place
@@ -86,16 +88,21 @@ class Module:
             step.bind(module_globals)
 
 
-def compiled(source: str | bytes, file: str, selection: Selection | None) -> Module:
-    """Compile a module as Python does, with its steps outlined if any are wanted. Raises what ``compile`` raises."""
+def compiled(source: str | bytes, file: str, selection: Selection | None, library: str | None = None) -> Module:
+    """Compile a module as Python does, with its steps outlined if any are wanted. Raises what ``compile`` raises.
+
+    ``library``: the name of a module of an installed package.
+    """
     plain = compile(source, file, "exec", dont_inherit=True)  # with the warnings that Python gives
     text = importlib.util.decode_source(source) if isinstance(source, bytes) else source
-    if selection is None or not mentions_training(text):
+    if selection is None or not (library or mentions_training(text)):
         return Module(plain)
-    return with_steps(ast.parse(text, file), plain, selection)
+    return with_steps(ast.parse(text, file), plain, selection, library=library)
 
 
-def with_steps(tree: ast.Module, plain: CodeType, selection: Selection, behind: int = 0) -> Module:
+def with_steps(
+    tree: ast.Module, plain: CodeType, selection: Selection, behind: int = 0, library: str | None = None
+) -> Module:
     """Compile a module with its steps outlined, without its first ``behind`` statements. ``plain``: its code."""
     file = plain.co_filename
     first = tree.body[behind].lineno if behind < len(tree.body) else math.inf
@@ -103,7 +110,7 @@ def with_steps(tree: ast.Module, plain: CodeType, selection: Selection, behind: 
     imported = next((found.imported for group in places.values() for found in group), frozenset())
     steps: list[Step] = []
     outlined: list[tuple[Candidate, Outlined]] = []
-    waiting = candidates(tree)[::-1]
+    waiting = steps_in(tree, library)[::-1]
     while waiting:
         candidate = waiting.pop()
         if candidate.line < first:
@@ -182,21 +189,23 @@ def _adopt_old(code: CodeType, places: dict[tuple[int, str], list[Found]]) -> bo
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module of the program's own with its steps outlined. Nothing is read from or written to a cache."""
+    """Loads a module with its steps outlined. Nothing is read from or written to a cache. ``library``: the name of a
+    module of an installed package."""
 
-    def __init__(self, fullname: str, path: str, selection: Selection) -> None:
+    def __init__(self, fullname: str, path: str, selection: Selection, library: str | None) -> None:
         super().__init__(fullname, path)
         self._selection = selection
+        self._library = library
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Run the module."""
-        made = compiled(self.get_data(self.path), self.path, self._selection)
+        made = compiled(self.get_data(self.path), self.path, self._selection, self._library)
         made.bind(module.__dict__)
         exec(made.code, module.__dict__)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds modules as Python does, and loads those of the program's own that may contain a step by ``_Loader``."""
+    """Finds modules as Python does, and loads those that may contain a step by ``_Loader``."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -209,6 +218,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader or spec.origin is None:
             return None
         if is_installed(spec.origin) or spec.origin.startswith((_LIBRARY, _OWN)):
+            if is_searched(fullname):
+                spec.loader = _Loader(fullname, spec.origin, self._selection, fullname)
+                return spec
             return None
         try:
             text = importlib.util.decode_source(spec.loader.get_data(spec.origin))
@@ -216,7 +228,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None  # Python reports it
         if not mentions_training(text):
             return None
-        spec.loader = _Loader(fullname, spec.origin, self._selection)
+        spec.loader = _Loader(fullname, spec.origin, self._selection, None)
         return spec
 
 

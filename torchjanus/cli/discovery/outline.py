@@ -2,8 +2,8 @@
 that it reads, which returns those that are read afterwards. What calls it keeps its name, its signature and its lines.
 
 In a module, variables are the module's, so the outlined function declares them ``global`` where anybody else may read
-them. In a function, live variables are passed and returned; an iteration that begins with one of them unbound is
-Python's. A body is left as it is, with a reason, where that would differ: variables that functions share, frames that
+them. In a function, live variables are passed and returned. One that may be unbound is passed with whether it is bound;
+where it is returned, too, an iteration that begins with it unbound is Python's. A body is left as it is, with a reason, where that would differ: variables that functions share, frames that
 are looked at, suspended code.
 """
 
@@ -49,6 +49,7 @@ _FRAMES = frozenset(
     "locals vars dir eval exec globals super __class__ breakpoint set_trace _getframe currentframe".split()
 )
 BOUND = "_torchjanus_bound"
+HAS, VALUE = "_torchjanus_has_", "_torchjanus_value_"  # with a variable's name: whether it is bound, and its value
 _FRAME_METHODS = frozenset({"_getframe", "currentframe", "set_trace"})
 
 
@@ -168,7 +169,9 @@ def _of_function(candidate: Candidate, block: Block, tree: ast.Module, callee: s
     left, kinds = with_returns(body, functools.partial(result_of_body, kept))
     where, end = _before(body[0]), _behind(body[-1])
     fresh = [name for name in kept if name not in given]
-    begin: list[ast.stmt] = []
+    passed = [name for name in unbound if name not in kept]  # with whether they are bound
+    unbound = [name for name in unbound if name in kept]
+    begin: list[ast.stmt] = [_unbind(name, where) for name in passed]
     if used := sorted(declared & (own_names(body))):
         begin.append(place(ast.Global(used), where))
     if fresh:  # never read unless the body sets it: it is returned where it may be unbound
@@ -176,13 +179,15 @@ def _of_function(candidate: Candidate, block: Block, tree: ast.Module, callee: s
     flagged = bool(kinds)
     result = result_of_body(kept, end, flagged, GOES_ON, None)
     finish: list[ast.stmt] = [place(ast.Return(result), end)] if kept or flagged else []
-    function = _define(candidate, given, [*begin, *left, *finish])
-    call = _call(callee, given, where)
+    function = _define(candidate, [*given, *(HAS + name for name in passed)], [*begin, *left, *finish])
+    sources = [VALUE + name if name in passed else name for name in given]
+    call = _call(callee, [*sources, *(HAS + name for name in passed)], where)
+    look = [_look(name, where) for name in passed]
     aims = ([HOW, RESULT] if flagged else []) + kept
     if not aims:
-        return Outlined(function, _if_bound(unbound, [place(ast.Expr(call), where)], body, where))
+        return Outlined(function, _if_bound(unbound, [*look, place(ast.Expr(call), where)], body, where))
     target = place(ast.Tuple([name_node(name, where, ast.Store()) for name in aims], ast.Store()), where)
-    after: list[ast.stmt] = [place(ast.Assign([target], call), where)]
+    after: list[ast.stmt] = [*look, place(ast.Assign([target], call), where)]
     for kind, statement in (
         (LEAVES, ast.Break()),
         (RETURNS, ast.Return(name_node(RESULT, where, ast.Load()))),
@@ -207,12 +212,34 @@ def _if_bound(
         return place(ast.Assign([name_node(BOUND, where, ast.Store())], value), where)
 
     reads = [place(ast.Expr(name_node(name, where, ast.Load())), where) for name in names]
-    error = name_node("NameError", where, ast.Load())
-    handler = place(ast.ExceptHandler(error, None, [says(False)]), where)
     return [
-        place(ast.Try([*reads, says(True)], [handler], [], []), where),
+        _caught([*reads, says(True)], says(False), where),
         place(ast.If(name_node(BOUND, where, ast.Load()), statements, otherwise), where),
     ]
+
+
+def _caught(statements: list[ast.stmt], otherwise: ast.stmt, where: Location) -> ast.stmt:
+    """Return ``statements``, and ``otherwise`` if a variable in them is unbound."""
+    error = name_node("NameError", where, ast.Load())
+    handler = place(ast.ExceptHandler(error, None, [otherwise]), where)
+    return place(ast.Try(statements, [handler], [], []), where)
+
+
+def _look(name: str, where: Location) -> ast.stmt:
+    """Return a statement that sets ``HAS`` and ``VALUE`` of a variable; the value is None if it is unbound."""
+
+    def says(bound_: bool, value: ast.expr) -> ast.stmt:
+        names: list[ast.expr] = [name_node(prefix + name, where, ast.Store()) for prefix in (HAS, VALUE)]
+        values = place(ast.Tuple([place(ast.Constant(bound_), where), value], ast.Load()), where)
+        return place(ast.Assign([place(ast.Tuple(names, ast.Store()), where)], values), where)
+
+    return _caught([says(True, name_node(name, where, ast.Load()))], says(False, none_node(where)), where)
+
+
+def _unbind(name: str, where: Location) -> ast.stmt:
+    """Return a statement that makes a parameter unbound where ``HAS`` says that the variable is."""
+    is_unbound = place(ast.UnaryOp(place(ast.Not(), where), name_node(HAS + name, where, ast.Load())), where)
+    return place(ast.If(is_unbound, [place(ast.Delete([name_node(name, where, ast.Del())]), where)], []), where)
 
 
 def _at(
