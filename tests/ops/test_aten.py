@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.robustness.torch_databases.loading import operators
 from tests.operator_library import aten_operators
 from torchjanus.ops import aten
+from torchjanus.graph.operators.fused_updates import FUSED_UPDATES
 from torchjanus.ops.aten import DATA_ARGUMENTS, INDEXED, SAMPLERS, Operator, in_place_form, operator_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what samples warn of is torch's affair
@@ -77,6 +78,7 @@ def of_kind(calls: dict[Any, list[Call]], kind: str) -> Iterator[tuple[Any, Call
 
 def test_each_row_names_an_operator() -> None:
     known = {name for one in aten_operators() for name in (operator_of(one).name, one.__name__)}
+    known |= {f"torchjanus::{kernel.__name__.strip('_')}" for kernel in FUSED_UPDATES}
     rows = [*aten._BY_HAND.values(), INDEXED, DATA_ARGUMENTS, aten._TOTAL_LINALG]
     assert not {name for names in rows for name in names} - known
 
@@ -99,7 +101,8 @@ def test_each_property_is_that_of_schema_and_tags() -> None:
 
 def test_named_arguments_are_in_the_schemas() -> None:
     named: dict[str, set[str]] = {}
-    for one in aten_operators():
+    fused = [getattr(torch.ops.torchjanus, kernel.__name__.strip("_")).default for kernel in FUSED_UPDATES]
+    for one in (*aten_operators(), *fused):
         named.setdefault(operator_of(one).name, set()).update(argument.name for argument in one._schema.arguments)
     for name, data in DATA_ARGUMENTS.items():
         assert data <= named[name], name

@@ -57,6 +57,7 @@ class Operator:
     rectifies: bool = False
     scales: bool = False
     same_in_place: bool = False
+    total: bool = False
     rounds_number: bool = False
     new_memory: bool = False
     product: bool = False
@@ -64,6 +65,9 @@ class Operator:
     measured_strides: bool = False
     writes_back: bool = False
 
+
+# The fused kernels of optimizers, as torchjanus defines them (``graph.operators.fused_updates``).
+_FUSED = " torchjanus::fused_adagrad torchjanus::fused_adam torchjanus::fused_adamw torchjanus::fused_sgd"
 
 # Property of ``Operator`` -> names in schemas, with the overload (``max.dim``) where not all of a name have it.
 _BY_HAND: dict[str, frozenset[str]] = {
@@ -112,14 +116,18 @@ _BY_HAND: dict[str, frozenset[str]] = {
             _foreach_addcmul _foreach_clamp_max _foreach_clamp_min _foreach_copy _foreach_div
             _foreach_exp _foreach_lerp _foreach_log _foreach_mul _foreach_neg _foreach_reciprocal
             _foreach_rsqrt _foreach_sigmoid _foreach_sign _foreach_sqrt _foreach_sub _foreach_tanh _foreach_zero
-            index_put""",
+            index_put"""
+        + _FUSED,
+        # Not one of torch's, and raises on no contents of its tensors.
+        "total": _FUSED,
         # In half precision its in-place form rounds the number first, on the CPU.
         "rounds_number": """mul.Scalar mul_.Scalar _foreach_mul.Scalar _foreach_mul.ScalarList _foreach_mul_.Scalar
             _foreach_mul_.ScalarList""",
         # Its result never shares memory with an argument. So do those that are pointwise.
         "new_memory": """mm.default addmm.default bmm.default baddbmm.default sum.dim_IntList sum.default mean.default
             mean.dim cat.default stack.default convolution.default embedding_dense_backward.default _softmax.default
-            index_put.default""",
+            index_put.default"""
+        + _FUSED,
         # A product of matrices, which another routine computes, and iterations otherwise, in another layout.
         "product": "addbmm addbmm_ addmm addmm_ addmv addmv_ addr addr_ baddbmm baddbmm_ bmm mm mv",
         # With ``out=``: was seen to fill a tensor of any layout right (``benchmarks.robustness.torch_databases ops``).
@@ -181,6 +189,10 @@ DATA_ARGUMENTS: dict[str, frozenset[str]] = {
         "_native_batch_norm_legit_functional": "momentum",
         "leaky_relu": "negative_slope", "leaky_relu_backward": "negative_slope",
         "constant_pad_nd": "value", "nan_to_num": "nan posinf neginf",
+        "torchjanus::fused_adagrad": "lr lr_decay weight_decay eps",
+        "torchjanus::fused_adam": "lr beta1 beta2 weight_decay eps",
+        "torchjanus::fused_adamw": "lr beta1 beta2 weight_decay eps",
+        "torchjanus::fused_sgd": "lr momentum weight_decay dampening",
     }.items()
 }  # fmt: skip
 
@@ -212,7 +224,7 @@ def operator_of(target: Any) -> Operator:
 def _read(target: torch._ops.OpOverload) -> Operator:
     schema, tags = target._schema, target.tags
     aten, name = target.namespace == "aten", schema.name.removeprefix("aten::")
-    names = {name, f"{name}.{target._overloadname}"} if aten else {}
+    names = {name, f"{name}.{target._overloadname}"} if target.namespace in ("aten", "torchjanus") else {}
     by_hand = {key: not known.isdisjoint(names) for key, known in _BY_HAND.items()}
     view = by_hand.pop("view") or any(result.alias_info is not None for result in schema.returns)
     linalg = name.startswith(("linalg_", "_linalg_")) and name not in _TOTAL_LINALG
@@ -254,7 +266,8 @@ def out_of_place_form(target: Any) -> Any:
 
 def _other_form(target: Any, name: str) -> Any:
     """The operator of that name with the same overload and arguments."""
-    packet, overload = getattr(_aten, name, None), target._overloadname
+    namespace = getattr(torch.ops, target.namespace)
+    packet, overload = getattr(namespace, name.rpartition("::")[2], None), target._overloadname
     if packet is None or keyword.iskeyword(overload) or overload not in packet.overloads():
         return None
     found = getattr(packet, overload)

@@ -71,9 +71,34 @@ def adam_amsgrad():
     return trained(torch.optim.Adam, lr=0.01, amsgrad=True, weight_decay=0.1)
 
 
-@program(refused="cannot make it functional")
+@program()
 def adam_fused():
     return trained(torch.optim.Adam, lr=0.01, fused=True)
+
+
+@program()
+def adamw_fused_amsgrad():
+    return trained(torch.optim.AdamW, lr=0.01, amsgrad=True, maximize=True, fused=True)
+
+
+@program()
+def sgd_fused():
+    return trained(torch.optim.SGD, lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.1, fused=True)
+
+
+@program()
+def sgd_fused_plain():
+    return trained(torch.optim.SGD, lr=0.01, fused=True)
+
+
+@program()
+def adagrad_fused():
+    return trained(torch.optim.Adagrad, lr=0.01, lr_decay=0.1, fused=True)
+
+
+@program(refused="a learning rate that is a tensor")
+def adam_fused_lr_tensor():
+    return trained(torch.optim.Adam, lr=torch.tensor(0.01), fused=True)
 
 
 @program()

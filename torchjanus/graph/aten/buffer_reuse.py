@@ -217,7 +217,8 @@ def _is_own(node: Node) -> bool:
 def _may_raise(node: Node) -> bool:
     if node.op != "call_function" or node.target is operator.getitem:
         return False
-    return not operator_of(node.target).aten or may_fail(node)
+    known = operator_of(node.target)
+    return not known.total and (not known.aten or may_fail(node))
 
 
 def _places(node: Node) -> set[Any]:

@@ -3,7 +3,7 @@
 In a functional graph each write is a value. ``copy``, ``fill`` and ``zero`` replace the whole contents of a tensor and
 depend only on its layout. So they are applied to the value before the writes that they replace, which are then dead
 unless something else reads them. A ``copy`` from a tensor of equal layout is that tensor, unless the copy leaves the
-graph. An input whose old contents are restored need not be written at all. Knows the graph, not who runs it.
+graph and the tensor's memory is not its own. An input whose old contents are restored need not be written at all. Knows the graph, not who runs it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,16 @@ def drop_dead_writes(graph: torch.fx.Graph, leaving: Collection[Node]) -> None:
         else:
             led = _seen_by_others(first, node)
         node.args = (led, *node.args[1:])
-        if node.target is aten.copy.default and node not in leaving and are_alike(node, node.args[1]):
-            node.replace_all_uses_with(node.args[1])
-            graph.erase_node(node)
+        if node.target is aten.copy.default and are_alike(node, node.args[1]):
+            if node not in leaving or _is_read_only_by(node.args[1], node):
+                node.replace_all_uses_with(node.args[1])
+                graph.erase_node(node)
+
+
+def _is_read_only_by(value: Node, reader: Node) -> bool:
+    """Whether nothing but ``reader`` reads a value that has memory of its own."""
+    maker: Any = value.args[0] if value.target is operator.getitem else value
+    return set(value.users) == {reader} and operator_of(maker.target).new_memory
 
 
 def unchanged(given: Sequence[Node], values: Sequence[Node]) -> list[int]:

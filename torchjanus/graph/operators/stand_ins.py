@@ -15,6 +15,7 @@ import torch
 from torchjanus.graph.ir.program import Node, Slot
 from torchjanus.graph.operators import packed_rows
 from torchjanus.graph.operators.ctc import ctc_loss
+from torchjanus.graph.operators.fused_updates import FUSED_UPDATES
 from torchjanus.graph.operators.gradient_formulas import masked_fill, masked_fill_, maximum, minimum, prod
 from torchjanus.graph.operators.linspace import linspace
 from torchjanus.graph.operators.recurrent import gru, is_packed, lstm, packed, rnn_relu, rnn_tanh
@@ -372,4 +373,5 @@ _STANDING_IN: dict[Any, Callable[..., Any]] = {
     torch.rnn_relu: _rnn_relu_layers,
     functions.taken: packed_rows.taken,
     functions.placed: packed_rows.placed,
+    **FUSED_UPDATES,
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ __all__ = [
     "accessor",
     "call_name",
     "checks",
+    "scaled_update",
 ]
 
 # Properties of a tensor that need no computation. The graph holds them constant by the guards on its inputs.
@@ -87,6 +88,16 @@ def accessor(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _ACCESSORS: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+def scaled_update(short: str, kwargs: Mapping[str, Any]) -> str:
+    """Return which argument keeps a fused update of an optimizer out of graphs; "" if none does."""
+    if not short.startswith("_fused_"):
+        return ""
+    if isinstance(kwargs.get("lr"), torch.Tensor):
+        return "a learning rate that is a tensor"
+    scaled = any(kwargs.get(name) is not None for name in ("grad_scale", "found_inf"))
+    return "the scale of a GradScaler" if scaled else ""
 
 
 def checks(name: str, args: tuple[Any, ...]) -> bool:

@@ -30,6 +30,7 @@ from torchjanus.semantics.known.framework_calls import (
     accessor,
     call_name,
     checks,
+    scaled_update,
 )
 from torchjanus.semantics.protocols.falling_back import CallsOut, call_made_once
 from torchjanus.semantics.record.recording import Recording
@@ -162,13 +163,9 @@ class FrameworkRecorder(PausableMode):
                 return None  # follows from requires_grad, which is guarded
             if self.known(args[0]) is not None and self.recording.owner(args[0]) is None:
                 return self.code.node_of(args[0], function)
-        if short.startswith("_fused_"):
-            self.recording.refuse(
-                "fused-operator",
-                f"{name} inside the step",
-                "torch cannot make it functional.",
-                "Leave fused=True out: graphs fuse.",
-            )
+        if given := scaled_update(short, bare_kwargs):
+            why = "of the fused kernels, graphs have those that take numbers and gradients as they are."
+            self.recording.refuse("fused-operator", f"{name} is given {given}", why, "Leave fused=True out: graphs fuse.")
         if short in ("numpy", "__array__") and self.share_memory is not None:
             return self.share_memory(func, args, kwargs)
         if self.around is not None and not access and sized_by_contents(short, args, kwargs, self.recording.place):
