@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.robustness.torch_databases.loading import operators
 from tests.operator_library import aten_operators
-from torchjanus.ops import aten
 from torchjanus.graph.operators.fused_updates import FUSED_UPDATES
+from torchjanus.ops import aten
 from torchjanus.ops.aten import DATA_ARGUMENTS, INDEXED, SAMPLERS, Operator, in_place_form, operator_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what samples warn of is torch's affair

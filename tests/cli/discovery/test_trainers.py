@@ -1,4 +1,4 @@
-"""The steps of trainers are found: in the modules of libraries, by name, and in the classes that a program gives them."""
+"""Steps of trainers are found: by name in the modules of libraries, and in the classes that a program gives them."""
 
 from __future__ import annotations
 

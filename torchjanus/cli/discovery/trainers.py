@@ -1,4 +1,4 @@
-"""Libraries that hold the training loop: which of their functions make a step, and which of a program they call for one.
+"""Libraries that hold the training loop: which functions make a step, of the library or of the program that it calls.
 
 The steps of these libraries cannot be found by what a function calls: the gradients are computed in one function and
 the optimizer is stepped in another, through wrappers. So they are named here.

@@ -3,7 +3,8 @@
 In a functional graph each write is a value. ``copy``, ``fill`` and ``zero`` replace the whole contents of a tensor and
 depend only on its layout. So they are applied to the value before the writes that they replace, which are then dead
 unless something else reads them. A ``copy`` from a tensor of equal layout is that tensor, unless the copy leaves the
-graph and the tensor's memory is not its own. An input whose old contents are restored need not be written at all. Knows the graph, not who runs it.
+graph and the tensor's memory is not its own. An input whose old contents are restored need not be written at all. Knows
+the graph, not who runs it.
 """
 
 from __future__ import annotations

@@ -165,7 +165,8 @@ class FrameworkRecorder(PausableMode):
                 return self.code.node_of(args[0], function)
         if given := scaled_update(short, bare_kwargs):
             why = "of the fused kernels, graphs have those that take numbers and gradients as they are."
-            self.recording.refuse("fused-operator", f"{name} is given {given}", why, "Leave fused=True out: graphs fuse.")
+            remedy = "Leave fused=True out: graphs fuse."
+            self.recording.refuse("fused-operator", f"{name} is given {given}", why, remedy)
         if short in ("numpy", "__array__") and self.share_memory is not None:
             return self.share_memory(func, args, kwargs)
         if self.around is not None and not access and sized_by_contents(short, args, kwargs, self.recording.place):
