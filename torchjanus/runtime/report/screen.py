@@ -92,10 +92,9 @@ def speed(explained: Explained) -> str:
     if now in SERVED or (served and now == WATCHED):
         kind = now if now in SERVED else served
         took = f"{in_words(times.typical(kind))} a call {_BY[kind]}"
-        if not eager and explained.share is None:
-            return f"{took}{unmeasured}"
-        ratio = 1 / explained.share if explained.share else eager / times.typical(kind)
-        return f"{ratio:.2f} times eager's: {took}{by_eager}"
+        if explained.share:  # of calls made in turn: those of one kind alone are as fast as the machine is just then
+            return f"{1 / explained.share:.2f} times eager's, timed in turn; now {took}"
+        return f"{eager / times.typical(kind):.2f} times eager's: {took}{by_eager}" if eager else f"{took}{unmeasured}"
     if times.typical(PARTS) and explained.statistics.partly:
         took = f"{in_words(times.typical(PARTS))} a call with parts by graphs"
         return f"{eager / times.typical(PARTS):.2f} times eager's: {took}{by_eager}" if eager else f"{took}{unmeasured}"
