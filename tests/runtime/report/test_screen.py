@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ import torch
 
 import torchjanus
 from tests.runtime.report import programs
-from torchjanus.core.errors import NOWHERE
+from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.runtime import Event
-from torchjanus.runtime.report.costs import Cost, _remedy
+from torchjanus.runtime.report.costs import Cost, _remedy, costs_of
 from torchjanus.runtime.report.facts import _unwrapped
 from torchjanus.runtime.report.screen import HEIGHT
 from torchjanus.runtime.runs.call_times import COMPILED, GRAPH, KEPT, MOST_BINS, WATCHED, CallTimes
@@ -90,6 +91,14 @@ def test_a_refused_step(steps: dict[str, Any]) -> None:
     assert "served   none of 8 calls; 3 watched and 5 by Python" in text
     assert re.search(rf"{line_of('len(locals())')} calls locals\(\): .* \[frame-inspection\]\n", text)
     assert "instead: Name the variables instead." in text
+
+
+def test_what_one_line_meets_several_times_is_said_once(steps: dict[str, Any]) -> None:
+    explained = torchjanus.explain(steps["refused"])
+    [refusal] = explained.refusals
+    inner = replace(refusal, place=Place("library.py", 7), caller=refusal.place)
+    twice = replace(explained, refusals=(refusal, inner, replace(inner, place=Place("library.py", 8))))
+    assert [cost.reason for cost in costs_of(twice)].count("frame-inspection") == 1
 
 
 def test_a_step_with_parts(steps: dict[str, Any]) -> None:

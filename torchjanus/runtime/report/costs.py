@@ -60,10 +60,12 @@ def costs_of(explained: Explained) -> list[Cost]:
 
 
 def _refused(explained: Explained, eager: float) -> Iterator[Cost]:
-    """Yield what keeps the whole step from having a graph; where there is one, nothing does."""
+    """Yield what keeps the whole step from having a graph; where there is one, nothing does. What several lines of a
+    library meet for one line of the program is one cost."""
     if not explained.entries:
-        for one in explained.refusals:
-            yield Cost(f"{one.what}: {one.why}", outer(one), one.reason, one.remedy, seconds=eager, each=True)
+        found = {(f"{one.what}: {one.why}", outer(one), one.reason, one.remedy): None for one in explained.refusals}
+        for what, place, reason, remedy in found:
+            yield Cost(what, place, reason, remedy, seconds=eager, each=True)
 
 
 def _parts(explained: Explained, eager: float) -> Iterator[Cost]:
