@@ -72,6 +72,7 @@ PACKAGES: dict[str, list[set[str]]] = {
         {"runs"},
         {"coexecution.recording"},
         {"coexecution.graphs"},
+        {"coexecution.merging"},
         {"coexecution", "entries"},
         {"pass_log"},
         {"learning"},

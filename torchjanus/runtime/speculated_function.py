@@ -22,7 +22,8 @@ from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.graph.ir.program import Assertion
 from torchjanus.rewrite.hooks import current, hide_frames
 from torchjanus.runtime.coexecution.recording.unnoticed import ACTIVE
-from torchjanus.runtime.coexecution.runner import Coexecution, CoexecutionReport
+from torchjanus.runtime.coexecution.report import CoexecutionReport
+from torchjanus.runtime.coexecution.runner import Coexecution
 from torchjanus.runtime.entries.engine import default_executor
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.learning.learning import Learning
@@ -94,7 +95,7 @@ class Speculated(Generic[P, R]):
             marks=self._marks,
             experience=self._experience,
         )
-        self._coexecution = Coexecution(self.fn, learning.event_log) if coexecutes else None
+        self._coexecution = Coexecution(self.fn, learning.event_log, merges=True) if coexecutes else None
         return self._part_of(self.fn, learning)
 
     def _experience(self) -> Experience | None:

@@ -6,7 +6,6 @@ tries their graphs, serves calls by the one that matches, and says what came of 
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -24,53 +23,23 @@ from torchjanus.runtime.coexecution.graphs.run import GraphRun, LazyRun, Overlap
 from torchjanus.runtime.coexecution.graphs.served import Served
 from torchjanus.runtime.coexecution.graphs.trial import differences
 from torchjanus.runtime.coexecution.graphs.worker import Worker
+from torchjanus.runtime.coexecution.merging.merged_run import MergedRun
+from torchjanus.runtime.coexecution.merging.merging import Merging
 from torchjanus.runtime.coexecution.recording.composites import ACTIVE
 from torchjanus.runtime.coexecution.recording.events import Kind, Trace
 from torchjanus.runtime.coexecution.recording.recorder import REMEDY, Recorder
 from torchjanus.runtime.coexecution.recording.unnoticed import Unnoticed
+from torchjanus.runtime.coexecution.report import CoexecutionReport
 from torchjanus.runtime.coexecution.skeleton import Run
 from torchjanus.runtime.runs.records import EventLog
 from torchjanus.semantics.torch.torch_state import hindrance
 
-__all__ = ["Coexecution", "CoexecutionReport"]
+__all__ = ["Coexecution"]
 
 _PATHS = 16  # at most
 _DIVERGED = 4  # calls in a row that have left a path before it is taken up no more, until a recorded call takes it
+_VARIED = 12  # calls recorded before operators are merged, if fewer than half as many were served
 _RECORDED = 30  # calls that may be recorded beyond the number of served calls
-
-
-@dataclass(frozen=True, slots=True)
-class CoexecutionReport:
-    """What came of co-execution. ``matched``: the share of operators that graphs made; ``transitions``: calls that
-    diverged; ``points``: by source line, how often Python waited for the graph, and for how many seconds each time.
-    ``skeleton``, ``graph``: seconds that Python and the graph took in a served call, on average; ``waits``: how long
-    Python stood still at points before the end. ``beside``: served calls whose graph ran beside the skeleton."""
-
-    paths: int
-    served: int
-    recorded: int
-    transitions: int
-    matched: float
-    points: tuple[tuple[Place, str, int, float], ...]
-    skeleton: float
-    graph: float
-    waits: float
-    beside: int
-
-    def __str__(self) -> str:
-        calls = f"co-executed: {self.served} calls, {self.recorded} recorded, {self.transitions} diverged"
-        paths = f"{self.matched:.0%} of the operators by the graphs of {self.paths} paths"
-        skeleton, graph, waits = (f"{seconds * 1e6:.0f} us" for seconds in (self.skeleton, self.graph, self.waits))
-        times = f"skeleton {skeleton}, graph {graph} a call; Python waits {waits} in the middle"
-        return f"{calls}; {paths}; {times}; in {self.beside} calls the graph ran beside Python"
-
-    def data(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        points = [
-            {"place": str(place), "what": what, "times": times, "seconds": seconds}
-            for place, what, times, seconds in self.points
-        ]
-        return {**dataclasses.asdict(self), "points": points}
 
 
 @dataclass(slots=True)
@@ -83,13 +52,21 @@ class _Counts:
     skeleton: float = 0.0
     graph: float = 0.0
     beside: int = 0  # served calls whose graph ran in a thread beside the skeleton
+    merged: int = 0
     points: dict[tuple[Place, str], list[float]] = field(default_factory=dict)  # times, seconds
+
+    def wait(self, place: Place, what: str, seconds: float) -> None:
+        """Note that Python has waited somewhere."""
+        point = self.points.setdefault((place, what), [0, 0.0])
+        point[0] += 1
+        point[1] += seconds
 
 
 class Coexecution:
-    """Makes the calls of ``fn``."""
+    """Makes the calls of ``fn``. ``merges``: whether to go on where each call takes a new path, which is never faster
+    than eager."""
 
-    def __init__(self, fn: Callable[..., Any], event_log: EventLog) -> None:
+    def __init__(self, fn: Callable[..., Any], event_log: EventLog, *, merges: bool = False) -> None:
         self.fn = fn
         self.event_log = event_log
         self.counts = _Counts()
@@ -99,6 +76,8 @@ class Coexecution:
         self._last: dict[Any, Served] = {}
         self._lock = threading.Lock()
         self._worker = Worker()
+        self._merging = Merging()
+        self._merges = merges
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make one call: by a skeleton and a graph, recorded, or as it is."""
@@ -118,6 +97,8 @@ class Coexecution:
             self._lock.release()
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._varies:
+            return self._merge(args, kwargs)
         arguments = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         begun = self._begun(arguments)
         if begun is not None:
@@ -172,6 +153,8 @@ class Coexecution:
         finally:
             ACTIVE.composer = None
         trace = run.finish()
+        if run.recorder is not None:
+            self._merging.recorded(run.recorder)
         served.diverged = 0 if run.recorder is None else served.diverged + 1
         self._count(run)
         if run.recorder is None:
@@ -187,6 +170,46 @@ class Coexecution:
         elif trace is not None:
             self._learn(trace, run.recorder, run.states, arguments)
         return result
+
+    # -- calls of ever other paths ----------------------------------------------------------------------------------
+
+    @property
+    def _varies(self) -> bool:
+        """Whether so many calls have taken a new path that operators are merged, not whole paths."""
+        counts = self.counts
+        varies = counts.recorded >= _VARIED and 2 * counts.served < counts.recorded
+        return self._merges and self._merging.is_possible and (varies or counts.merged > 0)
+
+    def _merge(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        begun = time.perf_counter()
+        run = self._merging.begin()
+        ACTIVE.composer = run
+        try:
+            with run:
+                result = self.fn(*args, **kwargs)
+            run.finish()
+        finally:
+            ACTIVE.composer = None
+            run.close()
+            self._count_merged(run, time.perf_counter() - begun)
+        return result
+
+    def _count_merged(self, run: MergedRun, seconds: float) -> None:
+        counts, log = self.counts, self.event_log
+        merged = run.deferred > 0
+        counts.served += merged
+        counts.merged += merged
+        log.counts.speculated += merged
+        log.counts.imperative += not merged
+        counts.by_graph += run.deferred
+        counts.operators += run.deferred + run.native
+        counts.graph += run.seconds
+        counts.skeleton += seconds - run.seconds
+        for place, what, waited in run.points:
+            counts.wait(place, f"{what} waits for operators", waited)
+        if run.refusal is not None:
+            self._merging.is_possible = False
+            log.refuse(Refusal(*run.refusal[:3], REMEDY, run.refusal[3]))
 
     def _graph_run(self, served: Served) -> GraphRun:
         if served.evaluation.is_overlapped and torch.get_default_dtype() is served.lowered.default_dtype:
@@ -204,9 +227,7 @@ class Coexecution:
             counts.operators += made
             for k, seconds in run.waits:
                 event = run.served.events[k]
-                point = counts.points.setdefault((event.place, f"fetch by {event.name}"), [0, 0.0])
-                point[0] += 1
-                point[1] += seconds
+                counts.wait(event.place, f"fetch by {event.name}", seconds)
             return
         counts.transitions += 1
         counts.recorded += 1
@@ -241,6 +262,7 @@ class Coexecution:
             recorder.observer.stop()
         self.counts.operators += sum(event.kind is Kind.OPERATOR for event in recorder.events)
         trace = recorder.finish()
+        self._merging.recorded(recorder)
         if trace is None:
             assert recorder.refusal is not None
             self.event_log.refuse(recorder.refusal)
@@ -335,6 +357,8 @@ class Coexecution:
             counts.graph / served,
             sum(seconds for _, seconds in counts.points.values()) / served,
             counts.beside,
+            counts.merged,
+            len(self._merging.operators),
         )
 
 

@@ -10,7 +10,7 @@ from torchjanus.core.errors import Place, Refusal
 from torchjanus.core.remarks import Remark
 from torchjanus.host.assumption import Assumption
 from torchjanus.runtime import Event, Overhead, Statistics
-from torchjanus.runtime.coexecution.runner import CoexecutionReport
+from torchjanus.runtime.coexecution.report import CoexecutionReport
 from torchjanus.runtime.parts.contest import Standing
 from torchjanus.runtime.report.facts import Fact
 from torchjanus.runtime.report.places import count, where

@@ -20,6 +20,7 @@ from torchjanus.trace.layout import Lying
 from torchjanus.trace.modes import Modes
 
 __all__ = [
+    "ARITHMETIC",
     "Event",
     "External",
     "Kind",
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 
-_ARITHMETIC = frozenset(
+ARITHMETIC = frozenset(
     """add sub mul div rsub true_divide add_ sub_ mul_ div_ __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__
     __rmul__ __imul__ __truediv__ __rtruediv__ __itruediv__ __rdiv__""".split()
 )
@@ -112,7 +113,7 @@ class Event:
     @property
     def is_arithmetic(self) -> bool:
         """Whether an integer among the arguments is an operand, and shapes nothing."""
-        return self.kind is Kind.OPERATOR and self.name.rpartition(".")[2] in _ARITHMETIC
+        return self.kind is Kind.OPERATOR and self.name.rpartition(".")[2] in ARITHMETIC
 
     @property
     def numbers(self) -> list[float | int]:

@@ -48,7 +48,9 @@ _FILES = {
 _GENERATED = ("<torchjanus", "<frozen", "<__array_function__", "<torch")
 _SETTING = frozenset({"manual_seed", "seed", "set_state", "get_state", "graphsafe_set_state"})
 # Libraries that get arrays and numbers, never tensors.
-_NUMERIC = ("numpy", "scipy", "sklearn", "narwhals", "pandas", "matplotlib", "typing_extensions.py")
+_NUMERIC = (
+    "numpy", "scipy", "sklearn", "narwhals", "pandas", "matplotlib", "typing_extensions.py", "_distutils_hack",
+)  # fmt: skip
 
 
 class Observer:

@@ -54,7 +54,8 @@ class Recorder(TorchFunctionMode):
         self.fetched: dict[int, Any] = {}  # what each FETCH gave
         self.copies: dict[int, torch.Tensor] | None = {} if copies else None
         self.refusal: Refusal | None = None
-        self.observer = Observer(self.refuse)
+        self.observer = Observer(self._seen)
+        self.is_opaque = False  # whether the call has done what torch's calls do not show
         self.sections: list[Section] = []
         self._numbers: dict[int, int] = {}
         self._arguments = {id(tensor) for tensor in arguments}
@@ -67,6 +68,10 @@ class Recorder(TorchFunctionMode):
         """Make the call one that is not co-executed. The first reason counts."""
         if self.refusal is None:
             self.refusal = Refusal(reason, what, why, REMEDY, place or here())
+
+    def _seen(self, reason: str, what: str, why: str, place: Place) -> None:
+        self.is_opaque = True
+        self.refuse(reason, what, why, place)
 
     def is_refused(self) -> bool:
         """Whether nothing is learnt from the call."""
@@ -94,6 +99,7 @@ class Recorder(TorchFunctionMode):
         try:
             result = func(*args, **kwargs)
         except BaseException:
+            self.observer.within = False
             self.refuse("coexecution-raises", "an operation raises", "a skeleton could not raise it there.")
             raise
         finally:
@@ -305,6 +311,7 @@ class Recorder(TorchFunctionMode):
         outside = (self.tensors[n] for n in self.externals if sys.getrefcount(self.tensors[n]) == 2)
         if self._observed or any(map(getweakrefcount, outside)):
             what = "the step drops a tensor to which there is a weak reference"
+            self.is_opaque = True
             self.refuse("coexecution-tensor", what, "a skeleton holds tensors until the call ends.", NOWHERE)
         bound = () if self.is_refused() else self._bound(escapes, shown)
         if self.refusal is not None:

@@ -1,0 +1,1 @@
+"""Steps whose calls never take the same path twice: operators and segments that all paths share."""
