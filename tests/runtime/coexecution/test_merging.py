@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import torchjanus
 from tests.runtime.coexecution.programs import Made, Twins
+from torchjanus.core.errors import InternalFault
 from torchjanus.runtime.coexecution.merging import merging
 from torchjanus.runtime.coexecution.merging.operators import Operators
 
@@ -229,6 +230,28 @@ def test_a_generator_that_is_set_while_a_draw_is_pending(exposed: bool, monkeypa
 
     merged(changing(body))
     assert seeded == [True]
+
+
+class Unseen(torch.autograd.Function):
+    """Gives out what its forward pass computes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def test_a_function_of_autograd_that_nobody_has_seen_is_an_internal_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "is_exposed", lambda _: False)
+    made = changing(lambda net, x, count: (Unseen.apply if count == CALLS else torch.neg)(x + net.weight.sum()).sum())()
+    step = torchjanus.speculate(made.step, executor="coexecute")
+    for call in made.calls[:-1]:
+        step(*call)
+    with pytest.raises(InternalFault):
+        step(*made.calls[-1])
 
 
 def test_steps_that_ask_for_a_class_are_not_merged() -> None:

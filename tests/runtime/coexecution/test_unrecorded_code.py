@@ -265,3 +265,41 @@ def test_two_threads_that_touch_placeholders_at_once(times: int) -> None:
 def test_torch_s_own_modules_without_a_file_are_not_watched() -> None:
     assert not getattr(torch._VF, "__file__", "")
     assert not is_exposed(["torch._VF", "torch.nn.functional"])
+
+
+class Tripled(torch.autograd.Function):
+    """Passes on three times the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 3
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_a_function_of_autograd_that_is_called_for_the_first_time(merges: bool) -> None:
+    def make() -> Made:
+        net, count = torch.nn.Linear(3, 3), [0]
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            count[0] += 1
+            for _ in range(count[0] if merges else 1):
+                x = x + 1
+            h = net(x)
+            if count[0] > 25:
+                h = Tripled.apply(h)
+            net.zero_grad()
+            h.square().sum().backward()
+            return h.sum()
+
+        return Made(step, [(torch.randn(4, 3),) for _ in range(30)], [net, count])
+
+    twins = Twins(make, lambda step: torchjanus.speculate(step, executor="coexecute"))
+    twins.run()
+    report = twins.steps[1].coexecution
+    assert report.served > 10
+    assert (report.merged > 10) is merges
+    assert "coexecution-callback" in [refusal.reason for refusal in twins.steps[1].refusals]

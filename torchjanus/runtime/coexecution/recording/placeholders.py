@@ -102,7 +102,10 @@ def placeholder(meta: Meta) -> torch.Tensor:
 
 def fill(held: torch.Tensor, real: torch.Tensor) -> None:
     """Make the placeholder the tensor ``real``: the same object of Python, with everything that autograd knows of
-    ``real``, which must not be used any more."""
+    ``real``, which must not be used any more. Raises InternalFault where autograd has recorded the placeholder."""
+    with torch._C.DisableTorchFunctionSubclass():
+        if held.grad_fn is not None:
+            raise InternalFault("a function of autograd, unseen, has given out a tensor of a co-executed step")
     kind = type(real)
     torch._C._swap_tensor_impl(held, real)
     held.__class__ = kind

@@ -1,5 +1,5 @@
 """Finds code of the program that no recorded call has run, and that may do what torch's calls do not show: ask for the
-exact class of an object, or for the state of the generator.
+exact class of an object, or for the state of the generator, or call a ``torch.autograd.Function`` of its own.
 
 Where a program has such code, served calls are observed while they run. Knows neither paths nor graphs.
 """
@@ -17,7 +17,7 @@ from torchjanus.runtime.coexecution.recording.observer import asks_for_class, is
 
 __all__ = ["is_exposed"]
 
-_GENERATOR = frozenset({"get_rng_state", "get_state", "fork_rng", "default_generator"})
+_NAMES = frozenset({"get_rng_state", "get_state", "fork_rng", "default_generator", "Function"})
 
 
 def is_exposed(names: Iterable[str | None]) -> bool:
@@ -49,7 +49,7 @@ def _module_of(value: Any) -> Any:
 @lru_cache(maxsize=256)
 def _asks(source: str, file: str) -> bool:
     return not source or any(
-        asks_for_class(code) or not _GENERATOR.isdisjoint(code.co_names)
+        asks_for_class(code) or not _NAMES.isdisjoint(code.co_names)
         for code in _codes(compile(source, file, "exec", dont_inherit=True))
     )
 
