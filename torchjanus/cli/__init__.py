@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchjanus import runtime
-from torchjanus.cli.discovery import AFTER, Selection, compiled, watch_imports
+from torchjanus.cli.discovery import Selection, compiled, watch_imports
 from torchjanus.cli.ranks import with_other_ranks
 from torchjanus.cli.reasons import listing, page
 from torchjanus.cli.script import NotRunnable, load, locate, run
@@ -54,7 +54,10 @@ def parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="say which steps would be taken in the script; run nothing"
     )
     running.add_argument(
-        "--after", type=float, metavar="SECONDS", default=AFTER, help="Python's calls of a step before it is watched"
+        "--after",
+        type=float,
+        metavar="SECONDS",
+        help="Python's calls of a step before it is watched; without it, a step is watched once that costs it little",
     )
     running.add_argument("--marked", action="store_true", help="only what the script marks itself; find no steps")
     running.add_argument("--json", type=Path, metavar="FILE", help="also write the report to FILE, for programs")
@@ -130,13 +133,16 @@ def run_command(options: argparse.Namespace, selection: Selection | None, *, alo
     runtime.keep_speculated()
     if selection is not None:
         watch_imports(selection)
-    if executor_in_use() != "replay":
+    if executor_in_use() != "replay" and (selection is None or selection.after is not None):
         # It imports nothing until a graph is going to be made: on many machines two cores are halves of one, and the
-        # script would be slower meanwhile.
+        # script would be slower meanwhile. A short script would pay for the fork, whose memory is copied as it changes,
+        # and have nothing of it.
         server.start(forks=alone, compiles=False)
     show_status()
     begin = time.perf_counter()
     exit_code = run(code, script, arguments, module)
+    if selection is not None and not exit_code:
+        selection.remember()
     summary = summary_of(script, arguments, exit_code, time.perf_counter() - begin, selection)
     if (whole := with_other_ranks(summary)) is None:
         return exit_code

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from torchjanus import runtime
-from torchjanus.cli.discovery import AFTER, Selection, watch_imports, with_steps
+from torchjanus.cli.discovery import Selection, watch_imports, with_steps
 from torchjanus.cli.notebook import notebook, watch_cells
 from torchjanus.cli.ranks import with_other_ranks
 from torchjanus.cli.script import execute
@@ -25,13 +25,14 @@ _COMMAND = "torchjanus.cli.script"  # which runs a script, and reports on it
 _installed: Selection | None = None
 
 
-def install(*, report: bool = True, after: float = AFTER) -> None:
+def install(*, report: bool = True, after: float | None = None) -> None:
     """Find the training and evaluation steps of what follows, and speculate on them, as ``torchjanus run`` does.
 
     In a script it is a statement of its own at the top, behind ``import torchjanus``: what stands behind it is run from
     here, and the program ends with it. In a notebook it holds for the cells that are run afterwards. Modules of the
     program's own are searched when they are imported. ``report``: whether a report is printed when the program ends.
-    ``after``: seconds that Python's calls of a step take together before one is watched.
+    ``after``: seconds that Python's calls of a step take together before one is watched; without it, one is watched
+    once the calls are expected to take so long in all that it costs them little.
 
     Where what follows cannot be seen it warns, and only modules are searched: in a function or a block, in a module
     that is imported, under a debugger or profiler that runs the script, without a source file.

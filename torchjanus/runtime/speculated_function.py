@@ -27,7 +27,7 @@ from torchjanus.runtime.coexecution.runner import Coexecution
 from torchjanus.runtime.entries.engine import default_executor
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.learning.learning import Learning
-from torchjanus.runtime.learning.saved import save
+from torchjanus.runtime.learning.saved import learnt_of, save
 from torchjanus.runtime.parts.calls import Calls
 from torchjanus.runtime.parts.contest import Contest, Standing
 from torchjanus.runtime.parts.cutting import Cut
@@ -39,6 +39,7 @@ from torchjanus.runtime.pass_log.pass_log import PassLog, pass_log
 from torchjanus.runtime.runs.budget import Overhead
 from torchjanus.runtime.runs.call_times import CallTimes
 from torchjanus.runtime.runs.experience import Experience
+from torchjanus.runtime.runs.horizon import Horizon
 from torchjanus.runtime.runs.marks import Marks
 from torchjanus.runtime.runs.records import Event, Profile, Statistics
 from torchjanus.runtime.runs.registry import register
@@ -324,10 +325,31 @@ class Speculated(Generic[P, R]):
         """
         return save(self._name, home_of(self.fn).file, self.entries, Path(path))
 
-    def called_before(self, calls: int, seconds: float) -> None:
-        """Note calls that Python has made before the function was speculated on, and how long they took."""
+    def called_before(self, calls: int, seconds: float, each: float | None = None) -> None:
+        """Note calls that Python has made before the function was speculated on, and how long they took. ``each``: the
+        time of a typical one."""
         self.times.before = calls, seconds
-        self._learning.budget.before(calls, seconds)
+        self._learning.budget.before(calls, seconds, each)
+
+    def limit(self, horizon: Horizon, spent: float) -> None:
+        """Let learning take no more than a small share of the time that all calls take, and of what graphs save.
+        ``spent``: seconds that it has taken already."""
+        budget = self._learning.budget
+
+        def expected() -> float:
+            return horizon.calls(self.times.before[0] + self._learning.event_log.number) * budget.eager
+
+        budget.limit(expected, spent)
+
+    @property
+    def eager(self) -> float:
+        """Seconds of a call in eager; 0.0 as long as that is unknown."""
+        return self._learning.budget.eager
+
+    def learnt(self) -> tuple[list[str], dict[str, Any]] | None:
+        """Return what ``expect`` takes in a later run: the names of what varies, and the graphs in use; None if there
+        are none."""
+        return learnt_of(self.entries) if self.entries else None
 
     def expect(self, varying: Iterable[str], graphs: SavedGraphs) -> None:
         """Begin with what was saved: names of what varies, and graphs that the store has."""

@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from torchjanus.cli.discovery.candidates import Candidate
 from torchjanus.cli.discovery.imports import Module, Selection, compiled, watch_imports, with_steps
-from torchjanus.cli.discovery.steps import AFTER, Step
+from torchjanus.cli.discovery.steps import Step
 
-__all__ = ["AFTER", "Candidate", "Module", "Selection", "Step", "compiled", "watch_imports", "with_steps"]
+__all__ = ["Candidate", "Module", "Selection", "Step", "compiled", "watch_imports", "with_steps"]

@@ -24,8 +24,9 @@ from types import CodeType
 from typing import Any
 
 from torchjanus.cli.discovery.candidates import Candidate, mentions_training
+from torchjanus.cli.discovery.loops import NotedLoop, loops_around, noting
 from torchjanus.cli.discovery.outline import NotOutlined, Outlined, outline
-from torchjanus.cli.discovery.steps import AFTER, EVALUATION, Step
+from torchjanus.cli.discovery.steps import Step
 from torchjanus.cli.discovery.trainers import is_searched, steps_in
 from torchjanus.rewrite.source import FUTURE, Found, adopt, compile_alone, definitions, filled
 from torchjanus.rewrite.syntax.sites import location_of
@@ -34,14 +35,15 @@ from torchjanus.semantics.known.trusted import is_installed
 
 __all__ = ["Module", "Selection", "compiled", "watch_imports", "with_steps"]
 
-PLACEHOLDER = "\0@torchjanus-step-"  # with a number: what stands for a step in code until it is compiled
+# With a number: what stands for a step, or for what notes a loop, in code until it is compiled.
+PLACEHOLDER, LOOP = "\0@torchjanus-step-", "\0@torchjanus-loop-"
 
 
 @dataclass(slots=True)
 class Selection:
     """Which steps are wanted, by patterns of function names or ``file:line``; and what was found.
 
-    ``after``: how many seconds Python's calls of a step take before one is watched. ``read_later``: whether code that
+    ``after``: see ``Step``. ``read_later``: whether code that
     is not in the module may read any of its variables, as the cells of a notebook do.
 
     ``taken``: the steps that are speculated on. ``left``: the candidates that are not, with the reason.
@@ -49,7 +51,7 @@ class Selection:
 
     only: Sequence[str] = ()
     exclude: Sequence[str] = ()
-    after: float = AFTER
+    after: float | None = None
     read_later: bool = False
     taken: list[Step] = field(default_factory=list)
     left: list[tuple[str, Candidate, str]] = field(default_factory=list)
@@ -61,6 +63,11 @@ class Selection:
     def unwatched(self) -> list[str]:
         """Return the steps that were over before one of their calls was watched."""
         return [f"{step.description}: {why}" for step in self.taken if (why := step.unwatched)]
+
+    def remember(self) -> None:
+        """Keep what this run, which is over, has seen of the steps for later runs."""
+        for step in self.taken:
+            step.remember()
 
     def wants(self, file: str, candidate: Candidate) -> bool:
         """Whether the patterns let a candidate of ``file`` pass."""
@@ -121,7 +128,8 @@ def with_steps(
             continue
         try:
             made = outline(candidate, tree, f"{PLACEHOLDER}{len(steps)}", read_later=selection.read_later)
-            step = _step(file, candidate, Found(made.function, candidate.private, imported), plain, selection.after)
+            found = Found(made.function, candidate.private, imported)
+            step = Step(_alone(candidate, found, plain), candidate, os.path.basename(file), selection.after)
         except NotOutlined as why:
             selection.left.append((file, candidate, str(why)))
             waiting += candidate.instead[::-1]
@@ -131,16 +139,17 @@ def with_steps(
     if not steps and not behind:
         return Module(plain)
     selection.taken += steps
-    code = filled(
-        _compiled_with(tree, plain, outlined, behind),
-        {f"{PLACEHOLDER}{number}": step for number, step in enumerate(steps)},
-    )
+    stands_for: dict[str, Any] = {f"{PLACEHOLDER}{number}": step for number, step in enumerate(steps)}
+    loops = _noted(tree, [candidate for candidate, _ in outlined], steps)
+    named = [(loop, f"{LOOP}{number}") for number, loop in enumerate(loops)]
+    stands_for |= {name: loops[loop] for loop, name in named}
+    code = filled(_compiled_with(tree, plain, outlined, behind, named), stands_for)
     _adopt_old(code, places)
     return Module(code, tuple(steps))
 
 
-def _step(file: str, candidate: Candidate, found: Found, plain: CodeType, after: float) -> Step:
-    """Return the step of an outlined candidate. Raises NotOutlined if it cannot be compiled by itself."""
+def _alone(candidate: Candidate, found: Found, plain: CodeType) -> CodeType:
+    """Return the code of an outlined candidate. Raises NotOutlined if it cannot be compiled by itself."""
     name = "<module>" if isinstance(candidate.scope, ast.Module) else candidate.scope.name
     flags = plain.co_flags | (inspect.CO_NESTED if candidate.around else 0)
     try:
@@ -148,19 +157,38 @@ def _step(file: str, candidate: Candidate, found: Found, plain: CodeType, after:
     except SyntaxError as error:
         raise NotOutlined(f"it cannot stand by itself: {error.msg}") from error
     adopt(code, found)
-    after *= EVALUATION if candidate.kind == "evaluation" else 1.0
-    return Step(code, candidate.name, f"{candidate} of {os.path.basename(file)}", after)
+    return code
+
+
+def _noted(tree: ast.Module, taken: Sequence[Candidate], steps: Sequence[Step]) -> dict[ast.For, NotedLoop]:
+    """Tell the steps which loops are around them. Returns the loops that are to be noted, which are in none of the
+    steps: a step's code is the program's own."""
+    inside = {node for one in taken for part in one.body for node in ast.walk(part) if isinstance(node, ast.For)}
+    loops: dict[ast.For, NotedLoop] = {}
+
+    def noted(loop: ast.For) -> NotedLoop:
+        return loops.setdefault(loop, NotedLoop(loop.lineno))
+
+    for candidate, step in zip(taken, steps, strict=True):
+        step.around = loops_around(tree, candidate, noted)
+    return {loop: one for loop, one in loops.items() if loop not in inside}
 
 
 def _compiled_with(
-    tree: ast.Module, plain: CodeType, outlined: Sequence[tuple[Candidate, Outlined]], behind: int
+    tree: ast.Module,
+    plain: CodeType,
+    outlined: Sequence[tuple[Candidate, Outlined]],
+    behind: int,
+    loops: Sequence[tuple[ast.For, str]],
 ) -> CodeType:
-    """Compile the module with each candidate's statements replaced, without its first ``behind`` statements. The tree
-    is afterwards what it was."""
+    """Compile the module with each candidate's statements replaced, without its first ``behind`` statements, and the
+    loops noted by the constants beside them. The tree is afterwards what it was."""
     holders = [candidate.block or candidate.scope for candidate, _ in outlined]
-    old = [holder.body for holder in holders]
+    old, iterated = [holder.body for holder in holders], [loop.iter for loop, _ in loops]
     for holder, (_, made) in zip(holders, outlined, strict=True):
         holder.body = made.body
+    for loop, name in loops:
+        loop.iter = noting(loop, name)
     rest = tree
     if behind:  # a string that comes first now is no docstring
         rest = ast.Module([place(ast.Pass(), location_of(tree.body[behind - 1])), *tree.body[behind:]], [])
@@ -172,13 +200,15 @@ def _compiled_with(
     finally:
         for holder, body in zip(holders, old, strict=True):
             holder.body = body
+        for (loop, _), node in zip(loops, iterated, strict=True):
+            loop.iter = node
 
 
 def _adopt_old(code: CodeType, places: dict[tuple[int, str], list[Found]]) -> bool:
-    """Give functions that call steps their definition without steps, for whoever rewrites them: their code is not what
-    the file says. Returns whether there are any in ``code``."""
+    """Give functions that call steps, or note loops, their definition without that, for whoever rewrites them: their
+    code is not what the file says. Returns whether there are any in ``code``."""
     inner = [_adopt_old(value, places) for value in code.co_consts if isinstance(value, CodeType)]
-    calls = any(inner) or any(isinstance(value, Step) for value in code.co_consts)
+    calls = any(inner) or any(isinstance(value, Step | NotedLoop) for value in code.co_consts)
     known = places.get((code.co_firstlineno, code.co_name))
     if calls and known:
         adopt(code, known[0])

@@ -2,61 +2,126 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
 from torchjanus import runtime
+from torchjanus.cli.discovery.candidates import Candidate
+from torchjanus.cli.discovery.loops import Nest
+from torchjanus.core.lazy import deferred
+from torchjanus.runtime.runs.horizon import LOSS, Horizon, beginning, gains
 
-__all__ = ["AFTER", "EVALUATION", "Step"]
+__all__ = ["EVALUATION", "Step"]
 
-# What Python's calls of a step take together before one is watched. Learning costs about as much, so a step that is
-# called a few times only is hardly slower, and one that is called for minutes starts a second later.
-AFTER = 1.0  # seconds
-# Times as long for a step that does not train: beside a training it takes little time in all, and less is to be gained.
+experience = deferred("torchjanus.runtime.runs.experience")
+saved_graphs = deferred("torchjanus.runtime.runs.saved_graphs")
+
+# Times as long is waited, where it is said how long, for a step that does not train: beside a training it takes little
+# time in all, and less is to be gained.
 EVALUATION = 5.0
+SETTLED = 5  # calls by Python before one is watched: the first ones import, and make an optimizer's state
+AGAIN = 1.1  # times as long: when it is looked again whether one is to be watched
+LATEST = 15  # calls over which the median time is taken
 SCHEDULED = "*.param_groups[*]['lr']"  # an input from the first graph on: most scripts have a schedule of it
 
 
 class Step:
     """The function made of one candidate, with the module's variables once they are there.
 
-    ``description``: what a report calls it. ``after``: the seconds that Python's calls take before one is watched.
-    ``speculated``: None until then.
+    ``description``: what a report calls it. ``after``: the seconds that Python's calls take before one is watched; with
+    None one is watched once all calls are expected to take so long that it costs little. ``around``: the loops around
+    it. ``speculated``: None until then.
     """
 
-    __slots__ = ("_after", "_calls", "_fn", "_seconds", "code", "description", "name", "speculated")
+    __slots__ = (
+        "_after", "_calls", "_fn", "_known", "_look", "_price", "_seconds", "_times",
+        "around", "code", "description", "name", "speculated",
+    )  # fmt: skip
 
-    def __init__(self, code: CodeType, name: str, description: str, after: float = AFTER) -> None:
+    def __init__(self, code: CodeType, candidate: Candidate, file: str, after: float | None = None) -> None:
         self.code = code
-        self.name = name
-        self.description = description
-        self.speculated: runtime.Speculated[..., Any] | None = None
-        self._fn: Callable[..., Any] | None = None
-        self._calls, self._seconds = 0, 0.0
+        self.name = candidate.name
+        self.description = f"{candidate} of {file}"
+        self.around = Nest(())
         self._after = after
+        if after is not None and candidate.kind == "evaluation":
+            self._after = EVALUATION * after
+        self._begin(None)
+
+    def _begin(self, fn: Callable[..., Any] | None) -> None:
+        self._fn = fn
+        self.speculated: runtime.Speculated[..., Any] | None = None
+        self._calls, self._seconds, self._look, self._price = 0, 0.0, 0.0, 0.0
+        self._times: deque[float] = deque(maxlen=LATEST)  # seconds of the latest calls by Python
+        self._known: Any = None  # what earlier runs have kept of it, once that was asked for
 
     def bind(self, module_globals: dict[str, Any]) -> None:
         """Make the function, with the variables of the module that it is part of."""
         fn = FunctionType(self.code, module_globals, self.code.co_name)
         fn.__module__ = module_globals.get("__name__", "__main__")
-        self._fn, self.speculated, self._calls, self._seconds = fn, None, 0, 0.0
+        self._begin(fn)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self.speculated is not None:
             return self.speculated(*args, **kwargs)
         assert self._fn is not None, "bound before the module runs"
-        if self._seconds < self._after:
+        if self._seconds < self._look or not self._is_due():
             begun = time.perf_counter()
             try:
                 return self._fn(*args, **kwargs)
             finally:
+                took = time.perf_counter() - begun
                 self._calls += 1
-                self._seconds += time.perf_counter() - begun
-        self.speculated = runtime.vary(SCHEDULED)(runtime.speculate(self._fn))
-        self.speculated.called_before(self._calls, self._seconds)
-        return self.speculated(*args, **kwargs)
+                self._seconds += took
+                self._times.append(took)
+        begun = time.perf_counter()
+        speculated = self._speculate(begun)
+        try:
+            return speculated(*args, **kwargs)
+        finally:
+            self._price = time.perf_counter() - begun
+
+    # -- when a call is watched -----------------------------------------------------------------------------------
+
+    @property
+    def _each(self) -> float:
+        """Seconds of a call by Python; 0.0 while there was none."""
+        return statistics.median(self._times) if self._times else 0.0
+
+    @property
+    def _horizon(self) -> Horizon:
+        return Horizon(self.around.calls, 0 if self._known is None else self._known.expected)
+
+    def _is_due(self) -> bool:
+        """Whether the next call is watched."""
+        if self._known is None:
+            self._known = experience.Experience.of(self.code)
+        if self._after is not None:
+            return self._seconds >= self._after
+        if self._calls < SETTLED:
+            return False
+        self._look = AGAIN * self._seconds
+        each, calls = self._each, self._horizon.calls(self._calls)
+        price = self._known.price or beginning(each)
+        coming = (calls - self._calls) * each
+        return price <= LOSS * (self._seconds + coming) or gains(self._known.share, coming, price)
+
+    def _speculate(self, begun: float) -> runtime.Speculated[..., Any]:
+        """Return the speculated function, which makes the calls from now on."""
+        assert self._fn is not None
+        made: runtime.Speculated[..., Any] = runtime.speculate(self._fn)
+        made.expect((SCHEDULED, *self._known.varying), saved_graphs.SavedGraphs(self._known.graphs))
+        made.called_before(self._calls, self._seconds, self._each)
+        if self._after is None:
+            made.limit(self._horizon, time.perf_counter() - begun)
+        self.speculated = made
+        return made
+
+    # -- what is said and kept of it ------------------------------------------------------------------------------
 
     @property
     def unwatched(self) -> str:
@@ -64,7 +129,24 @@ class Step:
         if self.speculated is not None or not self._calls:
             return ""
         calls = "its call" if self._calls == 1 else f"its {self._calls} calls"
-        return f"{calls} took {self._seconds:.1f} s together; one is watched after {self._after:.1f} s"
+        said = f"{calls} took {self._seconds:.1f} s together"
+        if self._after is not None:
+            return f"{said}; one is watched after {self._after:.1f} s"
+        price = self._known.price or beginning(self._each)
+        return f"{said}; watching begins where calls take {price / LOSS:.0f} s in all, or by --after SECONDS"
+
+    def remember(self) -> None:
+        """Keep for later runs what this one, which is over, has seen of it."""
+        if self._known is None:
+            return
+        known = experience.Experience.of(self.code)
+        if self.speculated is None:
+            known.keep_calls(self._calls, self._each, known.price)
+            return
+        each = self.speculated.eager or self._each
+        known.keep_calls(self._calls + self.speculated.statistics().calls, each, max(self._price - each, 0.0))
+        if (learnt := self.speculated.learnt()) is not None:
+            known.keep_graphs(*learnt)
 
     @property
     def __janus_target__(self) -> Callable[..., Any]:

@@ -13,7 +13,6 @@ import os
 import pickle
 import platform
 import sqlite3
-import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -22,16 +21,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-try:
-    import grp
-    import pwd
-except ImportError:  # not on Windows
-    pass
-
 import diskcache  # type: ignore[import-untyped]
-import platformdirs
 import torch
 
+from torchjanus.core.cache_folder import NotPrivate, folder_in_use, make_private, require_private
 from torchjanus.core.lazy import deferred
 from torchjanus.core.logs import logger
 from torchjanus.core.settings import CACHE
@@ -77,7 +70,9 @@ class Product:
     proven: bool = False
 
     def load(self) -> Callable[..., Any]:
-        """Return the artifact as a function."""
+        """Return the artifact as a function. Raises NotPrivate where others may write to the folder that it is run
+        from."""
+        make_private(inductor_folder())
         put_back({**self.probes, **self.files}, inductor_folder())
         with tempfile.TemporaryDirectory(prefix="torchjanus-") as folder:
             path = Path(folder) / "artifact"
@@ -103,10 +98,6 @@ def put_back(files: Mapping[str, bytes], folder: Path) -> None:
             file.write(contents)
         Path(file.name).chmod(0o700)
         Path(file.name).replace(path)  # atomically: another process may be loading it
-
-
-class NotPrivate(Exception):
-    """Raised where others could have written to the folder."""
 
 
 class Store:
@@ -209,46 +200,6 @@ class _Bytes(diskcache.Disk):  # type: ignore[misc]
         return found
 
 
-def make_private(folder: Path) -> None:
-    """Make the folder, if there is none. Raises NotPrivate where others may write to it, or to a folder above it."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not hasattr(os, "geteuid"):
-        return  # on Windows a user's own folders are private
-    require_private(folder)
-
-
-def require_private(given: Path) -> None:
-    """Raise NotPrivate where others may write to a file or folder, or to a folder above it."""
-    if not hasattr(os, "geteuid"):
-        return
-    real = given.resolve()
-    mine = {os.geteuid(), 0}
-    for place in (real, *real.parents):
-        found = place.stat()
-        shared = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid))
-        # In a sticky folder (like /tmp) others may add names, but not remove ours.
-        if found.st_uid not in mine or (shared and not (place != real and found.st_mode & stat.S_ISVTX)):
-            raise NotPrivate(f"others may write to {place}")
-    if real.stat().st_uid != os.geteuid():
-        raise NotPrivate(f"{real} is not yours")
-
-
-def _is_own_group(number: int) -> bool:
-    """Whether it is root's group, or the user's private group."""
-    try:
-        return number == 0 or grp.getgrgid(number).gr_name == pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return False
-
-
-def folder_in_use() -> Path | None:
-    """Return where artifacts are kept: TORCHJANUS_CACHE, else the platform's cache folder. None: they are not kept."""
-    given = CACHE.given
-    if given is not None:
-        return Path(given).expanduser() if given else None
-    return Path(platformdirs.user_cache_dir("torchjanus", appauthor=False))
-
-
 _OPEN: dict[tuple[int, Path], Store | None] = {}
 
 
@@ -265,8 +216,6 @@ def store_in_use() -> Store | None:
 
 def _opened(folder: Path) -> Store | None:
     try:
-        # An artifact is unpacked into Inductor's folder, and run from there.
-        make_private(inductor_folder())
         return Store(folder / f"artifacts-{_LAYOUT}")
     except (NotPrivate, OSError, sqlite3.Error) as error:
         log.warning("compiled artifacts are not kept: %s. %s names another folder.", error, VARIABLE)

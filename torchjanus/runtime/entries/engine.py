@@ -37,7 +37,7 @@ from torchjanus.graph.lowering.graph_bytes import ready_to_read
 from torchjanus.runtime.entries.race import Race
 from torchjanus.runtime.entries.trial_calls import TrialCalls
 from torchjanus.runtime.runs.budget import Budget
-from torchjanus.runtime.runs.payback import compiled
+from torchjanus.runtime.runs.payback import Prospect, compiled
 from torchjanus.runtime.runs.registry import executor_in_use, use_executor
 
 __all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor", "make_ready"]
@@ -159,17 +159,28 @@ class Engine:
         return [*self._notes, "inductor has compiled: the next call takes it" if ticket.over else f"inductor {ticket}"]
 
     def _when_compiled(self) -> str:
-        if not (after := self._compiled_after):
+        if self._is_compiled_now:
             return f"is compiled once it has made {PROVEN} calls"
+        if self.budget is not None and self.budget.is_bounded:
+            needed = self.budget.needed_for(self._compilation.price)
+            return f"is compiled once the calls are expected to take {needed:.0f} s in all, or graphs have saved enough"
+        after = self._compilation.after
         return f"is compiled once its step has run for {after:.0f} s: with a thread on each core that takes its time"
 
     @property
-    def _compiled_after(self) -> float:
-        """Seconds of the step in eager after which the graph is compiled: 0 where that takes no time of the program's,
-        or nothing is limited."""
-        if self.budget is None or not self.budget.limited or not DUTY.is_full():
-            return 0.0
-        return compiled(len(self._compiled.graph.graph.nodes)).after
+    def _compilation(self) -> Prospect:
+        """What is expected of compiled code."""
+        return compiled(len(self._compiled.graph.graph.nodes), beside=not DUTY.is_full())
+
+    @property
+    def _is_compiled_now(self) -> bool:
+        """Whether the graph may be compiled: at once, where that takes no time of the program's and nothing bounds what
+        may be lost, or nothing is limited."""
+        if self.budget is None or not self.budget.limited:
+            return True
+        if self.budget.is_bounded:
+            return self.budget.affords(self._compilation.price)
+        return not DUTY.is_full() or self.budget.seconds_in_eager >= self._compilation.after
 
     @property
     def trying(self) -> bool:
@@ -246,8 +257,9 @@ class Engine:
             self._unproven -= 1
             if self._unproven <= 0:
                 self._unproven = PROVEN  # until the next look
-                after = self._compiled_after
-                if not after or (self.budget is not None and self.budget.seconds_in_eager >= after):
+                if self._is_compiled_now:
+                    if self.budget is not None:
+                        self.budget.sink(self._compilation.price)
                     self.ask()
         elif ticket is not None and ticket.over:
             with self._adopting:  # calls may come from several threads

@@ -299,8 +299,8 @@ class LearningPolicy:
             eager = self.budget.eager
             by = "by an earlier run's measure" if prospect.measured else "by an estimate"
             text = (
-                f"a graph is made after {prospect.after / eager:,.0f} calls, when it is worth its price: about "
-                f"{prospect.price:.1f} s, and it saves {prospect.saving:.0%} of {1000 * eager:.3g} ms a call, {by}"
+                f"a graph is made {self.payback.when(prospect)}: it costs about {prospect.price:.1f} s, and "
+                f"it saves {prospect.saving:.0%} of {1000 * eager:.3g} ms a call, {by}"
             )
             self._event_log.record("budget", text, reason="learning-not-worth-yet")
         return False

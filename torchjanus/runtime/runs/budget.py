@@ -25,6 +25,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torchjanus.runtime.runs.horizon import LOSS
+
 __all__ = ["Budget", "Overhead"]
 
 FREE_SECONDS = 1.0  # length of a window, at least
@@ -107,6 +109,9 @@ class Budget:
         self._alike = False  # whether the last watched run took the path of an earlier one
         self._lent = False  # whether a watched call has overdrawn the account
         self._skipped = 0  # calls left unwatched before the next watched one
+        self._expected: Callable[[], float] | None = None  # see ``limit``
+        self._sunk = 0.0  # seconds that were spent elsewhere: imports, and cores that other processes took
+        self._saved = 0.0  # seconds that graphs have saved
 
     @property
     def is_of_part(self) -> bool:
@@ -120,9 +125,10 @@ class Budget:
 
     # -- what calls have taken ------------------------------------------------------------------------------------
 
-    def before(self, calls: int, seconds: float) -> None:
-        """Record calls by Python before the account was opened: nothing is paid in for them."""
-        self._times = (seconds, calls)
+    def before(self, calls: int, seconds: float, each: float | None = None) -> None:
+        """Record calls by Python before the account was opened: nothing is paid in for them. ``each``: the time of a
+        typical one."""
+        self._times = (seconds if each is None else calls * each, calls)
         self._unaccounted = seconds
 
     def by_python(self, seconds: float) -> None:
@@ -178,6 +184,40 @@ class Budget:
         """Forget how many runs were useless: something else is learnt from now on."""
         self._useless = self._skipped = 0
 
+    # -- what a program that may end soon can afford --------------------------------------------------------------
+
+    def limit(self, expected: Callable[[], float], spent: float) -> None:
+        """Allow from now on no more than a small share of the seconds that all calls are ``expected`` to take in eager,
+        and what graphs save. ``spent``: seconds that are spent already."""
+        self._expected, self._sunk = expected, spent
+
+    def sink(self, seconds: float) -> None:
+        """Record what learning has cost outside of the calls."""
+        self._sunk += seconds
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is such a limit."""
+        return (self if self._account is None else self._account)._expected is not None
+
+    def needed_for(self, price: float) -> float:
+        """Return how many seconds all calls have to take in eager, so that there is enough for something of this
+        price."""
+        if self._account is not None:
+            return self._account.needed_for(price)
+        spent = self.overhead.seconds + max(self._first - self.eager, 0.0) + self._sunk
+        return (spent + price - self._saved) / LOSS
+
+    def affords(self, price: float) -> bool:
+        """Whether there is enough for something of this price."""
+        expected = (self if self._account is None else self._account)._expected
+        return expected is None or self.needed_for(price) <= expected()
+
+    @property
+    def coming(self) -> float:
+        """Seconds in eager of the calls to come, as far as there is a limit and they are known."""
+        return 0.0 if self._expected is None else max(self._expected() - self.seconds_in_eager, 0.0)
+
     # -- what there is time for -----------------------------------------------------------------------------------
 
     @property
@@ -215,6 +255,8 @@ class Budget:
     def allows(self, kind: str, *, first: bool = False, odds: int = 1) -> bool:
         """Whether there is time to learn this from the current call. ``first``: there is no graph yet; ``odds``: one of
         so many such calls is useful."""
+        if self.is_bounded and not self.affords(self._prices.get(kind, 0.0)):
+            return False
         if self.is_free:
             return True
         if kind == "watch" and self._skipped > 0:
@@ -307,9 +349,11 @@ class Budget:
         if self._elapsed - self._since[1] >= self.window:
             self._before, self._since = self._since, (self._eager, self._elapsed)
         self._eager += eager
+        self._saved += saved
         self._level += SHARE * fading * eager + saved
         if self._account is not None:
             self._account._level += saved
+            self._account._saved += saved
         # What graphs have just saved makes up for a disturbance later.
         wasted = max(min(self._wasted, 0.0), self._wasted - WASTED * fading * eager) - saved
         self._wasted = max(wasted, -BURST * self.window)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.experience import Experience
+from torchjanus.runtime.runs.horizon import gains
 
 __all__ = ["Payback", "Prospect", "compiled"]
 
@@ -49,9 +50,10 @@ class Prospect:
         return self.price / self.saving
 
 
-def compiled(operations: int) -> Prospect:
-    """Return what is expected of compiled code for a graph of so many operations."""
-    return Prospect(COMPILED + EACH * operations, COMPILED_SAVES)
+def compiled(operations: int, *, beside: bool = False) -> Prospect:
+    """Return what is expected of compiled code for a graph of so many operations. ``beside``: there is a core for the
+    compiler."""
+    return Prospect((COMPILED + EACH * operations) * (BESIDE if beside else 1.0), COMPILED_SAVES)
 
 
 class Payback:
@@ -81,6 +83,8 @@ class Payback:
     def made(self, share: float | None = None) -> None:
         """Keep for later runs that a graph was made, and ``share``, the time of its calls as a share of eager's, if
         that was measured. Nothing is kept of steps that are not deferred."""
+        if share is None and not (self.earlier is not None and self.earlier.made):
+            self._budget.sink(self._operations * LOWERED * BESIDE)  # the calls beside it were slower
         if self._asked and self._earlier is not None:
             self._earlier.keep(share)
 
@@ -108,6 +112,8 @@ class Payback:
         """Whether the first graph waits until it is due. Not where that is soon, or nothing is limited."""
         if not self._limits or not self._operations:
             return False
+        if self._budget.is_bounded:
+            return True
         prospect = self.prospect()
         return self._operations > FEW if prospect is None else prospect.after > AT_ONCE
 
@@ -125,4 +131,17 @@ class Payback:
         if not self.decides:
             return True
         prospect = self.prospect()
+        if self._budget.is_bounded:
+            return prospect is not None and self._is_affordable(prospect)
         return prospect is not None and self._budget.seconds_in_eager >= prospect.after
+
+    def when(self, prospect: Prospect) -> str:
+        """Return when the first graph is made, in words."""
+        if self._budget.is_bounded:
+            return f"once the calls are expected to take {self._budget.needed_for(prospect.price):.0f} s in all"
+        return f"after {prospect.after / self._budget.eager:,.0f} calls, when it is worth its price"
+
+    def _is_affordable(self, prospect: Prospect) -> bool:
+        coming = self._budget.coming
+        share = 1.0 - prospect.saving if prospect.measured else None
+        return self._budget.affords(prospect.price) or gains(share, coming, prospect.price)

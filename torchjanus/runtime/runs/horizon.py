@@ -1,0 +1,48 @@
+"""How long a step's calls will take in all, and so what learning may cost: a small share of that.
+
+A script that ends soon gains nothing from graphs, and what was learnt of it has made it slower. So learning a step that
+nobody has marked may take a small share of the time that its calls take in all. What is known of that time: the lengths
+of the loops around the step, how many calls an earlier run made, and, if there is nothing better, the time that they
+have taken so far. This module imports nothing, since most scripts are over before they need more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["LOSS", "Horizon", "beginning", "gains"]
+
+LOSS = 0.02  # of the time of all calls: what learning may cost before graphs have saved something
+SURE = 2.0  # times its price has to be gained by what an earlier run has measured, where it costs more than that
+FASTER = 0.9  # of eager's time: what counts as faster in an earlier run
+# Seconds until the first call has been watched: modules are imported, and the sources of libraries rewritten.
+BEGINNING = 0.8
+WATCHED = 10.0  # calls in eager that a watched call takes besides
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """``by_loops``: returns how many calls there will be in all by the loops around the step, given how many there have
+    been; None where that is unknown. ``earlier``: how many an earlier run with these arguments made; 0: unknown."""
+
+    by_loops: Callable[[int], float | None]
+    earlier: int = 0
+
+    def calls(self, done: int) -> float:
+        """Return how many calls there will be in all, if ``done`` have been made: no more than that, if it is
+        unknown."""
+        if self.earlier > done:
+            return self.earlier
+        return max(done, self.by_loops(done) or 0.0)
+
+
+def beginning(each: float) -> float:
+    """Return what the first watched call is expected to cost, in seconds. ``each``: seconds of a call in eager."""
+    return BEGINNING + WATCHED * each
+
+
+def gains(share: float | None, seconds: float, price: float) -> bool:
+    """Whether graphs are certain to gain more than their ``price``. ``share``: the time of a call by graphs as a share
+    of that in eager, as an earlier run has measured it; ``seconds``: what the calls to come take in eager."""
+    return share is not None and share <= FASTER and (1.0 - share) * seconds >= SURE * price
