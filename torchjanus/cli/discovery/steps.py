@@ -25,6 +25,7 @@ saved_graphs = deferred("torchjanus.runtime.runs.saved_graphs")
 EVALUATION = 5.0
 SETTLED = 5  # calls by Python before one is watched: the first ones import, and make an optimizer's state
 AGAIN = 1.1  # times as long: when it is looked again whether one is to be watched
+TIMED, SHORT = 8, 1e-3  # one of so many calls is timed where they take less than so many seconds: a clock takes time
 LATEST = 15  # calls over which the median time is taken
 SCHEDULED = "*.param_groups[*]['lr']"  # an input from the first graph on: most scripts have a schedule of it
 
@@ -38,7 +39,7 @@ class Step:
     """
 
     __slots__ = (
-        "_after", "_calls", "_fn", "_known", "_look", "_price", "_seconds", "_times",
+        "_after", "_calls", "_fn", "_known", "_look", "_price", "_seconds", "_times", "_untimed",
         "around", "code", "description", "name", "speculated",
     )  # fmt: skip
 
@@ -55,7 +56,9 @@ class Step:
     def _begin(self, fn: Callable[..., Any] | None) -> None:
         self._fn = fn
         self.speculated: runtime.Speculated[..., Any] | None = None
-        self._calls, self._seconds, self._look, self._price = 0, 0.0, 0.0, 0.0
+        # Calls by Python, and the seconds of them; for ``_untimed`` of them, which are to come, both are estimates.
+        self._calls, self._seconds, self._untimed = 0, 0.0, 0
+        self._look, self._price = 0.0, 0.0
         self._times: deque[float] = deque(maxlen=LATEST)  # seconds of the latest calls by Python
         self._known: Any = None  # what earlier runs have kept of it, once that was asked for
 
@@ -69,21 +72,28 @@ class Step:
         if self.speculated is not None:
             return self.speculated(*args, **kwargs)
         assert self._fn is not None, "bound before the module runs"
+        if self._untimed:
+            self._untimed -= 1
+            return self._fn(*args, **kwargs)
         if self._seconds < self._look or not self._is_due():
             begun = time.perf_counter()
             try:
                 return self._fn(*args, **kwargs)
             finally:
-                took = time.perf_counter() - begun
-                self._calls += 1
-                self._seconds += took
-                self._times.append(took)
+                self._took(time.perf_counter() - begun)
         begun = time.perf_counter()
         speculated = self._speculate(begun)
         try:
             return speculated(*args, **kwargs)
         finally:
             self._price = time.perf_counter() - begun
+
+    def _took(self, seconds: float) -> None:
+        """Note a call by Python; for those that are not timed, too, which follow it."""
+        self._untimed = TIMED - 1 if seconds < SHORT and self._calls >= SETTLED else 0
+        self._calls += 1 + self._untimed
+        self._seconds += (1 + self._untimed) * seconds
+        self._times.append(seconds)
 
     # -- when a call is watched -----------------------------------------------------------------------------------
 
@@ -106,7 +116,7 @@ class Step:
             return False
         self._look = AGAIN * self._seconds
         each, calls = self._each, self._horizon.calls(self._calls)
-        price = self._known.price or beginning(each)
+        price = beginning(each, self._known.price)
         coming = (calls - self._calls) * each
         return price <= LOSS * (self._seconds + coming) or gains(self._known.share, coming, price)
 
@@ -128,11 +138,12 @@ class Step:
         """Why none of its calls was watched; "" if one was, or none was made here (a step may call another)."""
         if self.speculated is not None or not self._calls:
             return ""
-        calls = "its call" if self._calls == 1 else f"its {self._calls} calls"
+        made = self._calls - self._untimed
+        calls = "its call" if made == 1 else f"its {made} calls"
         said = f"{calls} took {self._seconds:.1f} s together"
         if self._after is not None:
             return f"{said}; one is watched after {self._after:.1f} s"
-        price = self._known.price or beginning(self._each)
+        price = beginning(self._each, self._known.price)
         return f"{said}; watching begins where calls take {price / LOSS:.0f} s in all, or by --after SECONDS"
 
     def remember(self) -> None:
@@ -141,7 +152,7 @@ class Step:
             return
         known = experience.Experience.of(self.code)
         if self.speculated is None:
-            known.keep_calls(self._calls, self._each, known.price)
+            known.keep_calls(self._calls - self._untimed, self._each, known.price)
             return
         each = self.speculated.eager or self._each
         known.keep_calls(self._calls + self.speculated.statistics().calls, each, max(self._price - each, 0.0))

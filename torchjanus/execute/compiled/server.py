@@ -2,8 +2,9 @@
 
 Importing torch, Inductor and torchjanus takes seconds, which a program of a minute cannot wait. The server is started
 when a graph is going to be made, imports beside the program, and ends when it has had no order for a while or the
-program has ended. ``torchjanus run`` may start it before the script, as a fork of itself, which has most of the imports.
-Where there is no ``fork``, or the settings in the environment have changed since, children are started as before.
+program has ended. ``torchjanus run`` may start it before the script, as a fork of itself, which has most of the
+imports. Where there is no ``fork``, or the settings in the environment have changed since, children are started as
+before.
 This module does not know what the children do.
 """
 

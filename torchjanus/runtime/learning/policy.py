@@ -34,6 +34,8 @@ FRUITLESS = 4  # watched calls without a graph, after which the parts of a step 
 MANY_MISSES = 64  # consecutive misses without time to learn, after which looking for a graph takes longer than it saves
 TRIED_AGAIN = 8  # one of so many calls looks for a graph then; doubled each time that the misses have doubled
 TRIED_RARELY = 64  # at most
+# One of so many calls looks whether the first graph is worth its price by now; most calls between two looks.
+LOOKED, MOST_RESTING = 16, 64
 RARE = 4  # paths that at most one of so many calls takes are learnt once that pays
 
 _HOLD = (
@@ -75,6 +77,7 @@ class LearningPolicy:
         # whether the last call by a graph was repeated under watch, only because of its extern calls
         self._repeating = False
         self._in_a_row = 0  # consecutive calls that no graph could make
+        self._resting = 0  # calls until it is looked again whether the first graph is worth its price
         self._hindered = 0  # calls so far while graphs were hindered by one that is awaited
         self._unproductive = 0  # consecutive watched calls of which no graph can be made
         self._served = 0  # calls speculated when no more graphs were made
@@ -171,18 +174,28 @@ class LearningPolicy:
     @property
     def is_idle(self) -> bool:
         """Whether trying graphs may be of no use just now; ``rests`` decides."""
-        idle = self._repeating or self._pending_graphs.waits or self._in_a_row >= MANY_MISSES or self.budget.wastes
-        return idle or (self._routes.repeats and not self._counts.speculated)
+        idle = (
+            self._resting
+            or self._repeating
+            or self._pending_graphs.waits
+            or self._in_a_row >= MANY_MISSES
+            or self.budget.wastes
+        )
+        return bool(idle) or (self._routes.repeats and not self._counts.speculated)
 
     def rests(self, share: float) -> bool:
         """Whether graphs are not even tried on this call.
 
-        Reasons: attempts were wasted for too long; the first graph is still being made; there is no time to repeat a
-        call; too many calls take the path of a graph that is still being made (then every eighth is tried); or no call
-        has found a graph for long (then every eighth is tried, later fewer). ``share``: see ``PendingGraphs.prevails``.
+        Reasons: the first graph was not worth its price a few calls ago (a look takes as long as a short call);
+        attempts were wasted for too long; the first graph is still being made; there is no time to repeat a call; too
+        many calls take the path of a graph that is still being made (then every eighth is tried); or no call has found
+        a graph for long (then every eighth is tried, later fewer). ``share``: see ``PendingGraphs.prevails``.
         """
         if self._counts.calls + 1 >= self.again:
             return False
+        if self._resting:
+            self._resting = 0 if self.payback.wanted else self._resting - 1
+            return self._resting > 0
         if self.budget.wastes or (self._pending_graphs.is_away and not self._routes.entries):
             return True
         if self._pending_graphs.hinders:
@@ -240,6 +253,7 @@ class LearningPolicy:
         first = self._is_first
         if first and self.payback.decides:
             if not self._is_worth():
+                self._resting = min(self._counts.calls // LOOKED, MOST_RESTING)
                 return False
             if not self.budget.runs_differ:
                 return True

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 __all__ = ["LOSS", "Horizon", "beginning", "gains"]
 
-LOSS = 0.02  # of the time of all calls: what learning may cost before graphs have saved something
+LOSS = 0.025  # of the time of all calls: what learning may cost before graphs have saved something
 SURE = 2.0  # times its price has to be gained by what an earlier run has measured, where it costs more than that
 FASTER = 0.9  # of eager's time: what counts as faster in an earlier run
-# Seconds until the first call has been watched: modules are imported, and the sources of libraries rewritten.
-BEGINNING = 0.8
-WATCHED = 10.0  # calls in eager that a watched call takes besides
+# Seconds until the first call has been watched: modules are imported, and the sources of libraries rewritten. And what
+# the other watched calls of a small step take, until there is a graph.
+BEGINNING, REST = 0.7, 0.5
+WATCHED = 10.0  # calls in eager that the watched calls take besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,10 @@ class Horizon:
         return max(done, self.by_loops(done) or 0.0)
 
 
-def beginning(each: float) -> float:
-    """Return what the first watched call is expected to cost, in seconds. ``each``: seconds of a call in eager."""
-    return BEGINNING + WATCHED * each
+def beginning(each: float, known: float = 0.0) -> float:
+    """Return what learning is expected to cost until there is a graph, in seconds. ``each``: seconds of a call in
+    eager; ``known``: what the first watched call took in an earlier run, 0 if that is unknown."""
+    return (known or BEGINNING + WATCHED * each) + REST
 
 
 def gains(share: float | None, seconds: float, price: float) -> bool:

@@ -1,0 +1,85 @@
+"""What learning may cost a step that nobody has marked, by how long its calls will take in all."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchjanus.runtime.runs.budget import Budget
+from torchjanus.runtime.runs.experience import Experience
+from torchjanus.runtime.runs.horizon import LOSS, Horizon, beginning, gains
+from torchjanus.runtime.runs.payback import LEARNED, Payback
+
+OPERATIONS = 1000
+
+
+def test_an_earlier_run_is_believed_until_it_is_passed_then_the_loops() -> None:
+    horizon = Horizon(lambda done: 500.0, earlier=100)
+    assert [horizon.calls(done) for done in (10, 99, 100, 600)] == [100, 100, 500, 600]
+    assert Horizon(lambda done: None).calls(7) == 7
+
+
+def test_a_measured_gain_is_certain_only_where_it_is_clear() -> None:
+    assert gains(0.5, 10.0, 2.0)
+    assert not gains(0.5, 10.0, 3.0)
+    assert not gains(0.95, 1000.0, 1.0)
+    assert not gains(None, 1000.0, 0.1)
+
+
+def test_what_was_measured_before_stands_in_the_place_of_an_estimate() -> None:
+    assert beginning(0.01) < beginning(0.1)
+    assert beginning(0.1, 3.0) == beginning(0.0, 3.0)
+    assert beginning(0.1, 3.0) > 3.0
+
+
+def bounded(expected: float, spent: float = 0.0) -> Budget:
+    """Return the account of a step whose calls take so many seconds in all, 10 ms each."""
+    made = Budget()
+    made.before(10, 0.1)
+    made.limit(lambda: expected, spent)
+    return made
+
+
+def test_no_more_than_the_share_may_be_lost() -> None:
+    budget = bounded(100.0, spent=1.0)
+    assert budget.affords(LOSS * 100.0 - 1.1) and not budget.affords(LOSS * 100.0 - 0.9)
+    budget.took(1.0, 0.0)  # the first watched call
+    assert not budget.affords(LOSS * 100.0 - 1.9)
+    assert budget.needed_for(LOSS * 50.0) == pytest.approx(50.0 + 1.99 / LOSS)
+    assert not budget.allows("watch") or budget.affords(0.0)
+
+
+def test_what_graphs_have_saved_may_be_spent() -> None:
+    budget = bounded(10.0)
+    budget.took(0.01, 0.0)
+    price = LOSS * 10.0 + 1.0
+    assert not budget.affords(price)
+    budget.share, budget.served = 0.5, 1000  # calls of 10 ms by a graph
+    assert budget.overhead.eager > 0.0
+    assert budget.affords(price)
+
+
+def test_parts_pay_from_the_account_of_their_step() -> None:
+    step = bounded(10.0)
+    part = Budget(account=step)
+    assert part.is_bounded and part.affords(LOSS * 10.0 - 0.01) and not part.affords(LOSS * 10.0 + 0.01)
+    part.charge("watch", LOSS * 10.0)
+    assert not part.allows("watch") and not step.affords(0.01)
+
+
+def test_nothing_is_bounded_where_the_user_has_marked_the_step() -> None:
+    budget = Budget()
+    assert not budget.is_bounded and budget.affords(1e9)
+
+
+def test_the_first_graph_waits_until_the_calls_pay_for_it_or_an_earlier_run_says_that_it_gains() -> None:
+    price = OPERATIONS * LEARNED
+    for expected, earlier, due in (
+        (price / LOSS - 1.0, None, False),
+        (2.0 * price / LOSS * 4, None, True),
+        (price / LOSS - 1.0, Experience("key", made=True, share=0.3), True),
+        (price / LOSS - 1.0, Experience("key", made=True, share=0.95), False),
+    ):
+        looked = Payback(bounded(expected), lambda: False, lambda earlier=earlier: earlier)  # type: ignore[misc]
+        looked.watched(OPERATIONS)
+        assert looked.decides
+        assert looked.is_due is due, (expected, earlier)
