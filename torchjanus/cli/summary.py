@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,13 +115,22 @@ def print_report(summary: Summary, detail: bool) -> None:
     if not summary.functions:
         found = "" if summary.left else ": no training or evaluation step was found"
         lines.append(f"Nothing was speculated on{found}.")
-        lines.append("A step can be marked with @torchjanus.speculate, or torchjanus.speculate(step).")
+        if not summary.left:
+            lines.append("A step can be marked with @torchjanus.speculate, or torchjanus.speculate(step).")
     if summary.left:
-        lines += ["left to Python:", *(f"  {line}" for line in summary.left)]
+        lines += ["left to Python:", *map(_fitting, summary.left)]
     for function in summary.functions:
         lines += ["", (function.explanation if detail else function.screen).rstrip()]
     lines += _of_ranks(summary)
     print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _fitting(line: str) -> str:
+    """Return an indented line, broken where a terminal is too narrow for it."""
+    if not sys.stderr.isatty():
+        return f"  {line}"
+    width = shutil.get_terminal_size().columns - 1
+    return textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _of_ranks(summary: Summary) -> list[str]:

@@ -346,6 +346,11 @@ class Speculated(Generic[P, R]):
         """Seconds of a call in eager; 0.0 as long as that is unknown."""
         return self._learning.budget.eager
 
+    @property
+    def rest_of_price(self) -> float:
+        """Seconds that it took after the first watched call until there was a graph; without one, what is expected."""
+        return self._learning.payback.rest
+
     def learnt(self) -> tuple[list[str], dict[str, Any]] | None:
         """Return what ``expect`` takes in a later run: the names of what varies, and the graphs in use; None if there
         are none."""

@@ -25,10 +25,8 @@ def test_a_measured_gain_is_certain_only_where_it_is_clear() -> None:
     assert not gains(None, 1000.0, 0.1)
 
 
-def test_what_was_measured_before_stands_in_the_place_of_an_estimate() -> None:
+def test_watching_long_calls_costs_more() -> None:
     assert beginning(0.01) < beginning(0.1)
-    assert beginning(0.1, 3.0) == beginning(0.0, 3.0)
-    assert beginning(0.1, 3.0) > 3.0
 
 
 def bounded(expected: float, spent: float = 0.0) -> Budget:

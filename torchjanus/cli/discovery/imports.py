@@ -28,12 +28,15 @@ from torchjanus.cli.discovery.loops import NotedLoop, loops_around, noting
 from torchjanus.cli.discovery.outline import NotOutlined, Outlined, outline
 from torchjanus.cli.discovery.steps import Step
 from torchjanus.cli.discovery.trainers import is_searched, steps_in
+from torchjanus.core.logs import logger
 from torchjanus.rewrite.source import FUTURE, Found, adopt, compile_alone, definitions, filled
 from torchjanus.rewrite.syntax.sites import location_of
 from torchjanus.rewrite.syntax.walk import place
 from torchjanus.semantics.known.trusted import is_installed
 
 __all__ = ["Module", "Selection", "compiled", "watch_imports", "with_steps"]
+
+log = logger("faults")
 
 # With a number: what stands for a step, or for what notes a loop, in code until it is compiled.
 PLACEHOLDER, LOOP = "\0@torchjanus-step-", "\0@torchjanus-loop-"
@@ -65,9 +68,12 @@ class Selection:
         return [f"{step.description}: {why}" for step in self.taken if (why := step.unwatched)]
 
     def remember(self) -> None:
-        """Keep what this run, which is over, has seen of the steps for later runs."""
+        """Keep for later runs what this one, which is over, has seen of the steps. A fault here is not the program's."""
         for step in self.taken:
-            step.remember()
+            try:
+                step.remember()
+            except Exception as error:
+                log.warning("internal fault in torchjanus: what was seen of %s is not kept", step, exc_info=error)
 
     def wants(self, file: str, candidate: Candidate) -> bool:
         """Whether the patterns let a candidate of ``file`` pass."""

@@ -127,8 +127,8 @@ def _samples(dataset: Any, data: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call in a module. ``loops``: those around it in its function, the outermost first, from the innermost ``while``
-    on; ``open``: whether there is such a ``while``, whose iterations nobody knows."""
+    """A call in a module. ``loops``: those around it in its function, the outermost first, within the innermost
+    ``while`` or ``if``; ``open``: whether there is one: nobody knows how often its body runs."""
 
     name: str
     scope: Scope
@@ -181,7 +181,9 @@ def _calls(scope: Scope, nodes: Sequence[ast.AST], loops: tuple[ast.For, ...], i
 def _inside(node: ast.AST, loops: tuple[ast.For, ...], is_open: bool) -> tuple[tuple[ast.For, ...], bool]:
     if isinstance(node, ast.For):
         return (*loops, node), is_open
-    return ((), True) if isinstance(node, ast.While) else (loops, is_open)
+    # The branch at the end of a main script is around no loop.
+    unknown = isinstance(node, ast.While) or (isinstance(node, ast.If) and bool(loops))
+    return ((), True) if unknown else (loops, is_open)
 
 
 def noting(loop: ast.For, placeholder: str) -> ast.expr:

@@ -116,7 +116,7 @@ class Step:
             return False
         self._look = AGAIN * self._seconds
         each, calls = self._each, self._horizon.calls(self._calls)
-        price = beginning(each, self._known.price)
+        price = self._known.price or beginning(each)
         coming = (calls - self._calls) * each
         return price <= LOSS * (self._seconds + coming) or gains(self._known.share, coming, price)
 
@@ -143,8 +143,8 @@ class Step:
         said = f"{calls} took {self._seconds:.1f} s together"
         if self._after is not None:
             return f"{said}; one is watched after {self._after:.1f} s"
-        price = beginning(self._each, self._known.price)
-        return f"{said}; watching begins where calls take {price / LOSS:.0f} s in all, or by --after SECONDS"
+        price = self._known.price or beginning(self._each)
+        return f"{said}; learning pays where they take {price / LOSS:.0f} s, or is forced by --after SECONDS"
 
     def remember(self) -> None:
         """Keep for later runs what this one, which is over, has seen of it."""
@@ -155,7 +155,8 @@ class Step:
             known.keep_calls(self._calls - self._untimed, self._each, known.price)
             return
         each = self.speculated.eager or self._each
-        known.keep_calls(self._calls + self.speculated.statistics().calls, each, max(self._price - each, 0.0))
+        price = max(self._price - each, 0.0) + self.speculated.rest_of_price
+        known.keep_calls(self._calls + self.speculated.statistics().calls, each, price)
         if (learnt := self.speculated.learnt()) is not None:
             known.keep_graphs(*learnt)
 

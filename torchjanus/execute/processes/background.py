@@ -200,10 +200,10 @@ for _one in (_queue, _short):
         os.register_at_fork(after_in_child=_one.forget)
 
 
-def prepare() -> None:
-    """Let the server of children import what they need; with a thread on each core, what compilers need only once
-    something is compiled."""
-    server.start(compiles=not DUTY.is_full())
+def prepare(*, compiles: bool = True) -> None:
+    """Let the server of children import what they need; with a thread on each core, or without ``compiles``, what
+    compilers need only once something is compiled."""
+    server.start(compiles=compiles and not DUTY.is_full())
     _share_with(server.importing(), LOWERING_SHARE)
 
 

@@ -42,8 +42,11 @@ def learnt_of(entries: Sequence[Entry]) -> tuple[list[str], dict[str, Any]]:
 
 
 def _varying(entry: Entry) -> Iterator[str]:
-    """Yield the names of the numbers and sizes that are inputs of a graph."""
+    """Yield the names of the numbers and sizes that are inputs of a graph, and of tensors that may be others in each
+    call."""
     yield from map(str, entry.plan.varying)
+    paths = zip(entry.plan.access_paths, entry.plan.pinned, strict=True)
+    yield from (str(path) for path, held in paths if held is None)
     for members in entry.plan.dimensions.symbols:
         yield from (str(path.then(Step.SIZE, dim)) for path, dim in members if not carries(path))
 

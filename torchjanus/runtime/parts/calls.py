@@ -334,7 +334,7 @@ class Calls:
         self.budget.learns("watch")
         if self.counts.watched == 2:
             with uncollected(kept=True):
-                make_ready(self.learning.routes.executor, graphs=True)
+                make_ready(self.learning.routes.executor, self.budget, graphs=True)
         try:
             result, trace = self._watched(found, args, kwargs, journal)
         except BaseException as error:
@@ -344,7 +344,7 @@ class Calls:
             with room(), uncollected(kept=True):
                 self.learning.learn(trace, args, kwargs)
                 if self.counts.watched == 1 and self.learning.payback.is_due:
-                    make_ready(self.learning.routes.executor, graphs=False)
+                    make_ready(self.learning.routes.executor, self.budget, graphs=False)
         except Exception as error:
             self.policy.fault(error)
         return result

@@ -42,9 +42,10 @@ _SHAPES: Mapping[str, type | tuple[type, ...]] = {
 class Experience:
     """``made``: whether a graph was made; ``share``: the time of a call by graphs as a share of that in eager, None if
     that was not measured; ``calls``: how many calls there were, with these ``arguments`` of the program, 0 if that is
-    unknown; ``eager``: seconds of a call in eager; ``price``: seconds that the first watched call took beyond that,
-    with all that it imports, 0 if none was watched; ``varying``: names of numbers and sizes that are inputs of its
-    graphs; ``graphs``: their keys in the store, each with the sizes it was made for (see SavedGraphs)."""
+    unknown; ``eager``: seconds of a call in eager; ``price``: seconds that learning took until there was a graph, or
+    is expected to take, with all that it imports, 0 if no call was watched; ``varying``: names of numbers and sizes
+    that are inputs of its graphs, and of tensors that are others in each call; ``graphs``: their keys in the store,
+    each with the sizes it was made for (see SavedGraphs)."""
 
     key: str
     made: bool = False
@@ -86,8 +87,8 @@ class Experience:
         self._write()
 
     def keep_calls(self, calls: int, eager: float, price: float) -> None:
-        """Keep how many calls there were in this run, which is over, and the seconds of one in eager, and of the first
-        watched one."""
+        """Keep how many calls there were in this run, which is over, the seconds of one in eager, and the price of
+        learning."""
         self.calls, self.eager, self.price, self.arguments = calls, eager, price, given_arguments()
         self._write()
 

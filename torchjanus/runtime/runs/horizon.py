@@ -38,10 +38,10 @@ class Horizon:
         return max(done, self.by_loops(done) or 0.0)
 
 
-def beginning(each: float, known: float = 0.0) -> float:
+def beginning(each: float) -> float:
     """Return what learning is expected to cost until there is a graph, in seconds. ``each``: seconds of a call in
-    eager; ``known``: what the first watched call took in an earlier run, 0 if that is unknown."""
-    return (known or BEGINNING + WATCHED * each) + REST
+    eager."""
+    return BEGINNING + WATCHED * each + REST
 
 
 def gains(share: float | None, seconds: float, price: float) -> bool:

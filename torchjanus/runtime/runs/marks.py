@@ -1,5 +1,5 @@
-"""Numbers and sizes that the user has marked to vary: they are inputs from the first graph on. Knows nothing of
-graphs."""
+"""Numbers and sizes that the user has marked to vary, and tensors that are others in each call: they are inputs from
+the first graph on. Knows nothing of graphs."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ class Marks:
                 group.relaxed.add(event.access_path.token)
             elif event.kind == "tensor" and isinstance(event.detail[3], tuple):
                 token, count = event.access_path.token, len(event.detail[2])
+                if self._matches(event.access_path):
+                    group.relaxed.add(token)
                 found = [dim for dim in range(count) if self._matches(event.access_path.then(Step.SIZE, dim))]
                 sizes.update((token, dim) for dim in found)
                 if found:

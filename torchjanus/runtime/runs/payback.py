@@ -70,6 +70,7 @@ class Payback:
         self._experience = experience
         self.wanted = False  # whether the user waits for graphs, whatever they cost
         self._operations = 0  # of the latest watched call
+        self._rest: float | None = None
         self._asked = False
         self._earlier: Experience | None = None
 
@@ -83,6 +84,8 @@ class Payback:
     def made(self, share: float | None = None) -> None:
         """Keep for later runs that a graph was made, and ``share``, the time of its calls as a share of eager's, if
         that was measured. Nothing is kept of steps that are not deferred."""
+        if share is None:
+            self._rest = self._budget.overhead.seconds
         if share is None and not (self.earlier is not None and self.earlier.made):
             self._budget.sink(self._operations * LOWERED * BESIDE)  # the calls beside it were slower
         if self._asked and self._earlier is not None:
@@ -91,6 +94,13 @@ class Payback:
     def watched(self, operations: int) -> None:
         """Note that a call of so many operations was watched."""
         self._operations = operations
+
+    @property
+    def rest(self) -> float:
+        """Seconds that learning took from the first watched call until there was a graph; what is expected, if there is
+        none yet."""
+        prospect = self.prospect()
+        return self._rest if self._rest is not None else 0.0 if prospect is None else prospect.price
 
     def prospect(self) -> Prospect | None:
         """Return what is expected of a graph; None while no call was watched, or eager's time is unknown."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ import torch
 
 from torchjanus.core.errors import Refused
 from torchjanus.execute.compiled.store import store_in_use
-from torchjanus.graph.ir.program import Program
+from torchjanus.graph.ir.program import Input, Program
 from torchjanus.runtime.runs.lowering_cache import key_of_graph, key_of_text, text_of_graph
-from torchjanus.trace.blanks import blank
 
 __all__ = ["SavedGraphs", "geometries_of", "roots_of"]
 
-Examples = Mapping[str, Any]  # by the name of an input some of whose sizes vary: sizes and strides of its example
+# By the name of an input some of whose sizes vary, or that begins within its memory: sizes, strides and offset of its
+# example. Which part of a batch's memory it is differs from call to call.
+Examples = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +56,23 @@ class SavedGraphs:
         for key, examples in self.graphs.items():
             inputs = []
             for one in program.inputs:
-                sizes, strides = examples.get(one.name, (None, None))
-                like, varies = one.example, any(part is not None for part in one.symbols)
+                like, (sizes, strides, offset) = one.example, examples.get(one.name, (None, None, 0))
+                varies = _varies(one) or (sizes == [*like.size()] and strides == [*like.stride()])
                 # Inputs that share memory in the watched run would not, as blanks.
                 alone = memory[like.untyped_storage()._cdata] == 1
                 if sizes is not None and varies and alone and type(like) is torch.Tensor:
-                    made = torch.empty_strided(sizes, strides, dtype=like.dtype, device=like.device)
-                    one = replace(one, example=blank(made.requires_grad_(like.requires_grad)))
+                    one = replace(one, example=_blank(like, sizes, strides, offset))
                 inputs.append(one)
             yield key, replace(program, inputs=tuple(inputs))
+
+
+def _blank(like: torch.Tensor, sizes: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
+    """Return a tensor without contents that lies in its memory in this way."""
+    last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    with torch.no_grad():
+        made = torch.empty(last + 1, dtype=like.dtype, device=like.device).as_strided(sizes, strides, offset)
+    made.untyped_storage().resize_(0)
+    return made.requires_grad_(like.requires_grad)
 
 
 def _copied(key: str, own: str) -> bool:
@@ -80,9 +89,15 @@ def _copied(key: str, own: str) -> bool:
 
 
 def geometries_of(program: Program) -> dict[str, Any]:
-    """Return sizes and strides of the examples of inputs some of whose sizes vary, by name."""
-    varying = (one for one in program.inputs if any(part is not None for part in one.symbols))
-    return {one.name: ([*one.example.size()], [*one.example.stride()]) for one in varying}
+    """Return sizes, strides and offset of the examples of inputs some of whose sizes vary, or that begin within their
+    memory, by name."""
+    found = (one for one in program.inputs if _varies(one) or one.example.storage_offset())
+    return {one.name: ([*one.example.size()], [*one.example.stride()], one.example.storage_offset()) for one in found}
+
+
+def _varies(given: Input) -> bool:
+    """Whether some of its sizes vary."""
+    return any(part is not None for part in given.symbols)
 
 
 def roots_of(file: str) -> tuple[str, ...]:

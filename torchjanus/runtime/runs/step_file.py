@@ -22,7 +22,7 @@ from torchjanus.execute.compiled.store import NotPrivate, require_private
 
 __all__ = ["SavedStep", "read_step", "write_step"]
 
-_FORMAT = 1
+_FORMAT = 2
 _MANIFEST = "manifest.json"
 _ENTRIES = "entries/"
 
