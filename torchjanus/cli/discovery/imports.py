@@ -68,7 +68,7 @@ class Selection:
         return [f"{step.description}: {why}" for step in self.taken if (why := step.unwatched)]
 
     def remember(self) -> None:
-        """Keep for later runs what this one, which is over, has seen of the steps. A fault here is not the program's."""
+        """Keep for later runs what this one, now over, has seen of the steps. A fault here is not the program's."""
         for step in self.taken:
             try:
                 step.remember()
