@@ -14,6 +14,7 @@ from torchjanus.cli.discovery.candidates import Candidate
 from torchjanus.cli.discovery.loops import Nest
 from torchjanus.core.lazy import deferred
 from torchjanus.runtime.runs.horizon import LOSS, Horizon, beginning, gains
+from torchjanus.runtime.runs.registry import executor_in_use
 
 __all__ = ["EVALUATION", "Step"]
 
@@ -23,6 +24,7 @@ saved_graphs = deferred("torchjanus.runtime.runs.saved_graphs")
 # Times as long is waited, where it is said how long, for a step that does not train: beside a training it takes little
 # time in all, and less is to be gained.
 EVALUATION = 5.0
+NAMED = 1.0  # seconds of Python's calls before one is watched, where the user has named an executor
 SETTLED = 5  # calls by Python before one is watched: the first ones import, and make an optimizer's state
 AGAIN = 1.1  # times as long: when it is looked again whether one is to be watched
 TIMED, SHORT = 8, 1e-3  # one of so many calls is timed where they take less than so many seconds: a clock takes time
@@ -110,8 +112,11 @@ class Step:
         """Whether the next call is watched."""
         if self._known is None:
             self._known = experience.Experience.of(self.code)
-        if self._after is not None:
-            return self._seconds >= self._after
+        after = self._after
+        if after is None and executor_in_use() != "auto":
+            after = NAMED
+        if after is not None:
+            return self._seconds >= after
         if self._calls < SETTLED:
             return False
         self._look = AGAIN * self._seconds
