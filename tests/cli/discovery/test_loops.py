@@ -27,7 +27,7 @@ class Asked(Dataset[int]):
         return number
 
 
-class Telling(list[int]):
+class Vocal(list[int]):
     """A list of the program's own."""
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ DATA = TensorDataset(torch.zeros(10, 2))
         (DataLoader(Subset(DATA, [1, 2, 3]), batch_size=1), 3),
         (DataLoader(DATA, batch_size=5, sampler=RandomSampler(DATA, num_samples=20, replacement=True)), 4),
         (DataLoader(Asked(), batch_size=2), None),
-        (Telling(), None),
+        (Vocal(), None),
         (iter([1]), None),
     ],
 )

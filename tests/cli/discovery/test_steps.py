@@ -1,4 +1,4 @@
-"""When a step that was found is watched: once that costs little beside all of its calls. What later runs are told."""
+"""When a step that was found is watched: once that costs little beside all of its calls. What later runs then know."""
 
 from __future__ import annotations
 
