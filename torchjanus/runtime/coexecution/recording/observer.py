@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
@@ -46,6 +47,7 @@ _FILES = {
     f"{_TORCH}jit{os.sep}_script.py": ("coexecution-modes", "calls a compiled function", "its calls are not seen."),
 }
 _GENERATED = ("<torchjanus", "<frozen", "<__array_function__", "<torch")
+_SHOWS = warnings._showwarnmsg.__code__  # type: ignore[attr-defined]
 _SETTING = frozenset({"manual_seed", "seed", "set_state", "get_state", "graphsafe_set_state"})
 # Libraries that get arrays and numbers, never tensors.
 _NUMERIC = (
@@ -108,6 +110,8 @@ class Observer:
                 found = ("coexecution-modes", "calls a compiled function", "its calls of torch are not seen.")
             if found is not None:
                 self._say(*found, frame)
+            elif self.within and code is _SHOWS:
+                self._say("coexecution-callback", "an operation warns", "a skeleton makes none.", frame)
             elif self.within and not self._collecting:
                 named = str(frame.f_globals.get("__name__", "")).startswith("namedtuple_")
                 if not named and not _is_plain(code.co_filename):

@@ -158,6 +158,7 @@ class Recorder(TorchFunctionMode):
             return number
         odd = tensor.is_inference() or tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
         if tensor.grad_fn is not None or odd or tensor.device.type != "cpu":
+            self.is_opaque |= tensor.grad_fn is not None  # code that torch's calls do not show may have made it
             what = "uses a tensor from outside that is not a plain leaf on the CPU"
             self.refuse("coexecution-tensor", what, "its gradients would not flow on there.")
             return number
