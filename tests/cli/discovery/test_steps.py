@@ -75,7 +75,7 @@ def test_a_short_script_is_pythons_and_says_what_learning_would_take() -> None:
     selection, step, losses = run(2, 100)
     assert step.speculated is None and losses == by_python(2, 100)
     (line,) = selection.unwatched()
-    assert "its 20 calls took" in line and "learning pays where they take" in line and "--after" in line
+    assert "its 20 calls took" in line and "graphs pay from" in line and "--after" in line
     kept = Experience.of(step.code)
     assert (kept.calls, kept.expected, kept.made, kept.price) == (20, 20, False, 0.0)
 

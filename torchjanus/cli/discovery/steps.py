@@ -149,7 +149,7 @@ class Step:
         if self._after is not None:
             return f"{said}; one is watched after {self._after:.1f} s"
         price = self._known.price or beginning(self._each)
-        return f"{said}; learning pays where they take {price / LOSS:.0f} s, or is forced by --after SECONDS"
+        return f"{said}; graphs pay from {price / LOSS:.0f} s on (--after 0 makes them all the same)"
 
     def remember(self) -> None:
         """Keep for later runs what this one, which is over, has seen of it."""
