@@ -486,3 +486,25 @@ def tuples_of_torch_and_of_python():
 def copy_of_a_parametrized_module():
     model = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
     return trained(copy.deepcopy(model))
+
+
+@program(speculated=0)
+def ensemble_by_vmap():
+    """No graph can be made, and torch.func's transforms are left again where the attempt fails."""
+    nets = [nn.Linear(4, 2) for _ in range(3)]
+    params, _ = torch.func.stack_module_state(nets)
+
+    def loss(one, x):
+        return torch.func.functional_call(nets[0], one, (x,)).square().mean()
+
+    def step(x):
+        gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(0, None))(params, x)
+        with torch.no_grad():
+            for name in params:
+                params[name].sub_(gradients[name], alpha=0.1)
+        return torch.func.vmap(lambda one: torch.func.functional_call(nets[0], one, (x,)))(params)
+
+    def between(_):
+        assert torch._C._functorch.peek_interpreter_stack() is None
+
+    return Program(step, inputs(5, 4), state=params, between=between)

@@ -17,7 +17,9 @@ class Ambient:
     """Keeps the modes of the current node in force; changes only what differs from the previous node.
 
     Autocast's weight cache decides whether two uses of a parameter share one cast, and so how their gradients are
-    added. It is emptied at the nodes where the program emptied it, and nowhere else."""
+    added. It is emptied at the nodes where the program emptied it, and nowhere else.
+
+    Transforms of torch.func that nodes have entered, and not left when a node raised, are left at the end."""
 
     def __init__(self) -> None:
         self._autocast = ExitStack()
@@ -30,6 +32,7 @@ class Ambient:
                 self._outside.enter_context(torch.autocast(device, enabled=False))
         # While this nesting is open, leaving a region does not empty the cache.
         torch.autocast_increment_nesting()
+        self._depth = torch._C._functorch.get_dynamic_layer_stack_depth()
         self._grad = torch.is_grad_enabled()
         self._dtype = torch.get_default_dtype()
         return self
@@ -48,6 +51,8 @@ class Ambient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if torch._C._functorch.get_dynamic_layer_stack_depth() > self._depth:
+            torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(self._depth)
         self._autocast.close()
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()

@@ -219,12 +219,7 @@ class _Run:
                     ambient.switch(program.nodes[first - 1].modes)
 
             self.calling = UserCodeReplay(program.nodes, values, execute)
-            depth = torch._C._functorch.get_dynamic_layer_stack_depth()
-            try:
-                execute(0, len(program.nodes))
-            finally:  # torch.func's transforms, which nodes enter and leave
-                if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:
-                    torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+            execute(0, len(program.nodes))
             self.calling.finish()
         self.uncounted = frozenset(
             k for k, one in enumerate(tensors) if not one.is_inference() and one._version == versions[k]

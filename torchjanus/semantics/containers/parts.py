@@ -21,14 +21,24 @@ from torchjanus.host.deferred_writes import make_exception, make_function, make_
 from torchjanus.rewrite import Anchor, with_code
 from torchjanus.rewrite.hooks.lookup import attributes_of, is_python_class
 
-__all__ = ["Parts", "is_rewritten", "original_code", "parts_of", "slots_of", "unhooked", "unraised"]
+__all__ = [
+    "PLAIN_EXCEPTIONS",
+    "Parts",
+    "is_rewritten",
+    "native_base",
+    "original_code",
+    "parts_of",
+    "slots_of",
+    "unhooked",
+    "unraised",
+]
 
 _PLAIN: tuple[Any, ...] = (int, float, complex, str, bytes)
 _FUNCTION = vars(types.FunctionType)
 _CONTENTS = vars(types.CellType)["cell_contents"]
 _FACTORY = vars(collections.defaultdict)["default_factory"]
 # Exceptions whose state is their arguments only.
-_PLAIN_EXCEPTIONS = frozenset(
+PLAIN_EXCEPTIONS = frozenset(
     {BaseException, Exception, ArithmeticError, AssertionError, BufferError, EOFError, FloatingPointError, IndexError}
     | {KeyError, KeyboardInterrupt, LookupError, MemoryError, NotImplementedError, OverflowError, RecursionError}
     | {ReferenceError, RuntimeError, StopAsyncIteration, TypeError, ValueError, ZeroDivisionError, Warning}
@@ -46,6 +56,11 @@ class Parts:
     make: Callable[..., Any] | None = None
     constants: int = 0  # number of leading arguments of ``make`` that are constants
     fixed: bool = False  # its parts must be made before it
+
+
+def native_base(cls: type) -> type:
+    """Return the nearest class in the resolution order that is not written in Python."""
+    return next(base for base in cls.__mro__ if not is_python_class(base))
 
 
 def slots_of(cls: type) -> list[types.MemberDescriptorType]:
@@ -115,7 +130,8 @@ def _plainly_made(cls: type) -> bool:
     if cls.__module__ == "torch.return_types" or cls is types.SimpleNamespace:
         return True
     for base in cls.__mro__[:-1]:
-        if is_python_class(base) or base is slice:
+        native = isinstance(vars(base).get("__new__"), types.BuiltinFunctionType)  # some are heap types, too
+        if (is_python_class(base) and not native) or base is slice:
             continue
         if native_class(base) is not base and base is not collections.defaultdict:
             return base.__module__ in ("typing", "abc")
@@ -151,8 +167,8 @@ def _exception(value: BaseException) -> Parts | str:
     if value.__traceback__ is not None:
         return "it was raised: its traceback is that of a run of Python."
     cls = type(value)
-    base = next(base for base in cls.__mro__ if not is_python_class(base))
-    if base not in _PLAIN_EXCEPTIONS:
+    base = native_base(cls)
+    if base not in PLAIN_EXCEPTIONS:
         return "an object of this class cannot be made again from its parts."
     chain = [vars(BaseException)[name] for name in ("__cause__", "__context__", "__suppress_context__")]
     fields = tuple((d, held) for d, held in _held(value, chain) if held)
@@ -164,9 +180,9 @@ def _exception(value: BaseException) -> Parts | str:
 def plain_exception(cls: type[BaseException]) -> type[BaseException] | None:
     """Return the builtin base of an exception class whose text depends on its arguments only; None if the class has
     its own text methods."""
-    base = next(base for base in cls.__mro__ if not is_python_class(base))
+    base = native_base(cls)
     own = any(isinstance(getattr(cls, name), types.FunctionType) for name in ("__str__", "__repr__", "__format__"))
-    return None if own or base not in _PLAIN_EXCEPTIONS else base
+    return None if own or base not in PLAIN_EXCEPTIONS else base
 
 
 def unraised(value: BaseException) -> BaseException:

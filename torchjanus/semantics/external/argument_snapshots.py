@@ -4,6 +4,7 @@ A container is compared by its elements, an object by its attributes, a tensor b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,14 +34,17 @@ def is_unchanged(tensor: torch.Tensor, version: int, copy: torch.Tensor | None, 
         return bool(((now == copy) | ((now != now) & (copy != copy))).all())
 
 
-def copied(value: Any) -> Any:
-    """Copy a container's structure, so that later changes do not show."""
+def copied(value: Any, was_there: Callable[[Any], bool]) -> Any:
+    """Copy the structure of a container that the program has made, so that later changes do not show. What
+    ``was_there`` before the call stays what it is: a later call may find other contents in it."""
+    if was_there(value):
+        return value
     if type(value) is list:
-        return [copied(part) for part in value]
+        return [copied(part, was_there) for part in value]
     if type(value) is dict:
-        return {key: copied(part) for key, part in value.items()}
+        return {key: copied(part, was_there) for key, part in value.items()}
     if type(value) is tuple:
-        return tuple(copied(part) for part in value)
+        return tuple(copied(part, was_there) for part in value)
     return set(value) if type(value) is set else value
 
 

@@ -230,7 +230,7 @@ class ExternCalls:
         for value in values:
             private = isinstance(value, CONTAINERS) and self.recording.owner(value) is None
             if private and is_one_of(type(value), (list, dict, set)) and not effects.world:
-                kept.append(copied(value))
+                kept.append(copied(value, lambda part: self.recording.owner(part) is not None))
                 continue
             if private and not isinstance(value, tuple | frozenset):
                 shape = parts_of(value)

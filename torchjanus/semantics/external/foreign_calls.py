@@ -47,6 +47,7 @@ from torchjanus.semantics.known.live_views import dictionary_behind, is_view
 from torchjanus.semantics.native.comparisons import has_python_method
 from torchjanus.semantics.native.containers import WatchHooks
 from torchjanus.semantics.native.methods import NativeMethods
+from torchjanus.semantics.native.shown_parts import SHOWN
 from torchjanus.semantics.native.texts import CONVERSIONS
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.torch.dynamic_index import DynamicIndexWatch
@@ -356,14 +357,26 @@ class ForeignCalls(NativeMethods):
         )
         return super()._consume(fn, given, kwargs)
 
+    def shows_foreign(self, values: tuple[Any, ...]) -> bool:
+        """Whether values are foreign, or lists, tuples or dictionaries that hold foreign ones."""
+        pending, seen = [*values], set()
+        while pending:
+            value = pending.pop()
+            if is_one_of(type(value), SHOWN):
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    pending += dict.values(value) if isinstance(value, dict) else value
+            elif self.is_foreign(value):
+                return True
+        return False
+
     def percent(self, template: str, value: Any) -> Any:
-        parts = value if type(value) is tuple else (value,)
-        if any(self.is_foreign(part) for part in parts):
+        if self.shows_foreign((value,)):
             return self.extern(operator.mod, (template, value), {}, ARRAYS)
         return super().percent(template, value)
 
     def _text(self, fn: Any, owner: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if any(self.is_foreign(value) for value in (*args, *kwargs.values())):
+        if self.shows_foreign((*args, *kwargs.values())):
             return self.extern(method(name), (owner, *args), kwargs, ARRAYS)
         return super()._text(fn, owner, name, args, kwargs)
 
@@ -381,6 +394,8 @@ class ForeignCalls(NativeMethods):
                 return self.extern(format, (value, spec), {}, ARRAYS)  # type: ignore[no-any-return]
             text: str = trace_value(format(value, spec), Apply(format, (Read(access_path), spec)))
             return text
+        if self.shows_foreign((value,)):
+            return self.extern(format, (value, spec), {}, ARRAYS)  # type: ignore[no-any-return]
         return super().formatted(value, spec)
 
     def as_text(self, value: Any, conversion: str) -> str:
@@ -391,4 +406,6 @@ class ForeignCalls(NativeMethods):
                 return self.extern(convert, (value,), {}, ARRAYS)  # type: ignore[no-any-return]
             text: str = trace_value(convert(value), Apply(convert, (Read(access_path),)))
             return text
+        if self.shows_foreign((value,)):
+            return self.extern(CONVERSIONS[conversion], (value,), {}, ARRAYS)  # type: ignore[no-any-return]
         return super().as_text(value, conversion)

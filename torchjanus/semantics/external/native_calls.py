@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import collections
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import operator
@@ -28,7 +29,7 @@ from torchjanus.core.dynamo import leave_alone
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.ops.collectives import facts_of, is_of_store
 from torchjanus.rewrite.hooks import rewritten
-from torchjanus.semantics.containers.parts import unhooked
+from torchjanus.semantics.containers.parts import PLAIN_EXCEPTIONS, native_base, unhooked
 from torchjanus.semantics.external.data_parallel import is_forward
 from torchjanus.semantics.external.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
 from torchjanus.semantics.external.plain_parts import PlainParts
@@ -72,6 +73,11 @@ _MODE_QUESTIONS: frozenset[Any] = frozenset(getattr(torch.overrides, name) for n
 _ENTERING: frozenset[Any] = frozenset(
     {torch.overrides.TorchFunctionMode.__enter__, torch.overrides._push_mode, torch._C._push_on_torch_dispatch_stack}
 )
+# Classes whose instances hold what they were made of where nobody can replace it.
+_HIDING = (
+    int, float, complex, str, bytes, operator.itemgetter, operator.attrgetter, operator.methodcaller,
+    contextvars.ContextVar
+)  # fmt: skip
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -310,7 +316,11 @@ class NativeCalls(ForeignCalls):
         if finalizer_of(cls) is not None:
             what = f"makes a {cls.__qualname__}, whose class has a __del__"
             self.recording.refuse_ending(what, "Make the object outside of the step.")
-        if issubclass(cls, int | float | complex | str | bytes):
+        hidden = issubclass(cls, BaseException) and native_base(cls) not in PLAIN_EXCEPTIONS
+        if hidden:  # a group copies its list, OSError picks a class by a number
+            for part in args:
+                self.expose(part)
+        if hidden or issubclass(cls, _HIDING):
             return tuple(self.recording.pin(a, f"a {cls.__qualname__} is made of it") for a in args)
         return args
 

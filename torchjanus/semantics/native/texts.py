@@ -19,8 +19,9 @@ from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import plain_exception, unraised
 from torchjanus.semantics.known.trusted import is_settled
-from torchjanus.semantics.native.comparisons import Comparisons, generated_fields, has_python_method
-from torchjanus.semantics.native.containers import CONTAINERS, WatchHooks
+from torchjanus.semantics.native.comparisons import generated_fields, has_python_method
+from torchjanus.semantics.native.containers import WatchHooks
+from torchjanus.semantics.native.shown_parts import SHOWN, ShownParts, text_by_python
 from torchjanus.semantics.native.text_expressions import (
     as_dict,
     as_list,
@@ -64,7 +65,7 @@ _TEXT_METHODS = frozenset(
 _RAISING_METHODS = frozenset("encode format format_map index join partition rindex rpartition rsplit split".split())
 
 
-class Texts(Comparisons):
+class Texts(ShownParts):
     """Formatting for the native calls of one watched run."""
 
     def __init__(self, recording: Recording, framework: FrameworkRecorder, watch: WatchHooks) -> None:
@@ -152,10 +153,7 @@ class Texts(Comparisons):
 
     def made(self, text: Callable[[], str], func: Callable[..., Any], *parts: Any) -> str:
         """Return ``text()``, recorded as ``func(*parts)``. The text shows the tensors among the parts."""
-        if any(self.recording.owner(part) is not None and is_one_of(type(part), _SHOWN) for part in parts):
-            bare = text()
-            if "..." not in bare:  # no cycle: the contents are read, since they may differ in another call
-                parts = self.opened(parts, {})[0]
+        parts = tuple(map(self.read_for_text, parts))
         symbols = tuple(self.symbolic(part) for part in parts)
         with self.framework.showing([_parts(part) if isinstance(part, BaseException) else part for part in parts]):
             result = plain(text())
@@ -173,11 +171,14 @@ class Texts(Comparisons):
                 text = owner.join(plain(p) for p in parts)
                 return trace_value(text, Apply(joined, (owner, *(symbol(p) for p in parts))))
             return fn(parts)
+        if name == "__mod__" and args and not isinstance(owner, Traced):
+            return self.percent(owner, args[0])
         if name == "format" and not isinstance(owner, Traced):
             named = _named_in(owner, kwargs)
-            given = (*args, *named.values())
+            given = tuple(map(self.read_for_text, (*args, *named.values())))
             if any(
-                _holds(a, (torch.Tensor, *_TRACED), set()) or _has_python_text(a) or _shows_attributes(a) for a in given
+                _holds(a, (torch.Tensor, *_TRACED), set()) or text_by_python(type(a)) or _shows_attributes(a)
+                for a in given
             ):
                 template, args, named = self._apply_python_fields(owner, args, named)
                 names, values = tuple(named), (*args, *named.values())
@@ -200,7 +201,7 @@ class Texts(Comparisons):
             if type(value) is bool and all(known_by_host(s) for s in symbols):
                 return self.recording.hold(Apply(call_method, (name, *symbols)), value)
         for value in (*args, *kwargs.values()):
-            if _holds(value, torch.Tensor, set()):
+            if _holds(self.read_for_text(value), torch.Tensor, set()):
                 self.recording.refuse(
                     "text-unwatched",
                     f"a tensor is given to str.{name}()",
@@ -213,28 +214,21 @@ class Texts(Comparisons):
 
     def percent(self, template: str, value: Any) -> Any:
         """Return ``template % value``."""
-        if isinstance(value, dict):
+        if isinstance(value, dict) and "%(" in template:
             return self._percent_by_key(template, value)
         several = isinstance(value, tuple)  # named tuples, too
         parts = tuple(self.consumed(value)) if several else (value,)
-        if any(map(_has_python_text, parts)):
+        if any(text_by_python(type(part)) for part in parts):
             template, parts = self._apply_python_texts(template, parts)
-        if any(is_one_of(type(part), _SHOWN) and self.recording.owner(part) is not None for part in parts):
-            if "..." not in repr(parts):  # see made
-                parts = self.opened(parts, {})[0]
-        if not _holds(parts, (torch.Tensor, *_TRACED), set()):
-            return template % (tuple(map(self.consumed, parts)) if several else self.consumed(parts[0]))
         if several:
             return self.made(lambda: template % tuple(map(plain, parts)), filled, template, *parts)
         return self.made(lambda: operator.mod(template, plain(parts[0])), filled_by_one, template, *parts)
 
     def _percent_by_key(self, template: str, value: dict[Any, Any]) -> Any:
-        if (part := _part_with_python_text(dict(value), set())) is not None:
-            self._refuse_python_text(value, part)
         if type(value) is dict:
             return self.made(lambda: operator.mod(template, plain(value)), filled_by_one, template, value)
-        self.expose(value, pin=True)
-        return template % self.consumed(value)
+        self.expose(self.read_for_text({**self.consumed(value)}))
+        return template % value
 
     def _apply_python_texts(self, template: str, parts: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
         """Replace the parts whose text is made by Python code by these texts. Return the new template and parts."""
@@ -243,7 +237,7 @@ class Texts(Comparisons):
         for found in _CONVERSION.finditer(template):
             how, kind = found.groups()
             number += how.count("*")
-            replaced = kind in "sra" and number < len(given) and _has_python_text(given[number])
+            replaced = kind in "sra" and number < len(given) and text_by_python(type(given[number]))
             if replaced:
                 given[number] = self.watch.text(None, given[number], kind)
             pieces += [template[at : found.start()], f"%{how}{'s' if replaced else kind}"]
@@ -255,7 +249,9 @@ class Texts(Comparisons):
         self, template: str, args: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         """Replace the arguments of ``format()`` whose text is made by Python code, as ``_apply_python_texts`` does."""
-        python_texts = [part for part in (*args, *named.values()) if _has_python_text(part) or _shows_attributes(part)]
+        python_texts = [
+            part for part in (*args, *named.values()) if text_by_python(type(part)) or _shows_attributes(part)
+        ]
         if not python_texts:
             return template, args, named
         if any("{" in (spec or "") for _, _, spec, _ in string.Formatter().parse(template)):
@@ -272,7 +268,7 @@ class Texts(Comparisons):
             if (place >= len(args)) if not first or first.isdigit() else (first not in named):
                 return template, args, named  # format() raises
             part = args[place] if not first or first.isdigit() else named[first]
-            replaced = _has_python_text(part) or _shows_attributes(part)
+            replaced = text_by_python(type(part)) or _shows_attributes(part)
             if replaced and first != field:  # native code reads it unwatched
                 self._refuse_python_text(part, part)
                 return template, args, named
@@ -286,12 +282,10 @@ class Texts(Comparisons):
 
     def formatted(self, value: Any, spec: str) -> str:
         """Return ``format(value, spec)``."""
-        self._check_native_text(value)
         spec = self.recording.pin(spec, "format specification")
-        if isinstance(value, Traced | torch.Tensor | BaseException) or is_one_of(type(value), _SHOWN):
+        if isinstance(value, Traced | torch.Tensor | BaseException) or is_one_of(type(value), SHOWN):
             return self.made(lambda: format(plain(value), spec), format, value, spec)
-        if isinstance(value, CONTAINERS):
-            self.expose(value, pin=True)
+        self.read_for_text(value)
         return format(value, spec)
 
     def as_text(self, value: Any, conversion: str) -> str:
@@ -299,19 +293,11 @@ class Texts(Comparisons):
         if (names := generated_fields(type(value), "__repr__")) is not None:
             text = self._text_of_fields(value, names)
             return self.made(lambda: escaped(plain(text)), escaped, text) if conversion == "a" else text
-        self._check_native_text(value)
         convert: Callable[[Any], str] = CONVERSIONS[conversion]
-        if isinstance(value, Traced | torch.Tensor | BaseException) or is_one_of(type(value), _SHOWN):
+        if isinstance(value, Traced | torch.Tensor | BaseException) or is_one_of(type(value), SHOWN):
             return self.made(lambda: convert(plain(value)), convert, value)
-        if isinstance(value, CONTAINERS):
-            self.expose(value, pin=True)
+        self.read_for_text(value)
         return convert(value)
-
-    def _check_native_text(self, value: Any) -> None:
-        """Refuse the trace if the text of a container includes a text that Python code makes."""
-        shown = is_one_of(type(value), _SHOWN) or isinstance(value, types.SimpleNamespace | BaseException)
-        if shown and (part := _part_with_python_text(value, set())) is not None:
-            self._refuse_python_text(value, part)
 
     def _refuse_python_text(self, value: Any, part: Any) -> None:
         self.recording.refuse(
@@ -334,7 +320,6 @@ class Texts(Comparisons):
         return self.made(lambda: template.format(*map(plain, parts)), str.format, template, *parts)
 
 
-_SHOWN = (list, tuple, dict, torch.Size)
 _CONVERSION = re.compile(
     r"%([#0\- +]*(?:\*|\d+)?(?:\.(?:\*|\d*))?)[hlL]?([a-zA-Z%])"
 )  # a conversion in a template for %, without a key
@@ -364,22 +349,6 @@ def _parts(value: Any) -> Any:
     return [*value.keys(), *value.values()] if type(value) is dict else value
 
 
-def _part_with_python_text(value: Any, seen: set[int]) -> Any:
-    """Return something in a container whose ``repr()`` is a Python method, or None."""
-    if isinstance(value, types.SimpleNamespace):
-        return value
-    exception = isinstance(value, BaseException) and not has_python_method(type(value), "__repr__")
-    if not (is_one_of(type(value), _SHOWN) or exception) or id(value) in seen:
-        return value if has_python_method(type(value), "__repr__") and not isinstance(value, torch.Tensor) else None
-    seen.add(id(value))
-    return next((found for part in _parts(value) if (found := _part_with_python_text(part, seen)) is not None), None)
-
-
-def _has_python_text(value: Any) -> bool:
-    """Whether the text of this value runs Python code."""
-    return has_python_method(type(value), "__str__") or _part_with_python_text(value, set()) is not None
-
-
 def _shows_attributes(value: Any) -> bool:
     """Whether it is an object of Python code whose attributes ``format()`` may show."""
     own = attributes_of(value) is not None and not isinstance(value, _KNOWN_FORMATS)
@@ -390,7 +359,7 @@ def _holds(value: Any, kinds: Any, seen: set[int]) -> bool:
     """Whether ``value``, or a builtin container within it, holds something of these kinds."""
     if isinstance(value, kinds):
         return True
-    if not (is_one_of(type(value), _SHOWN) or isinstance(value, BaseException)) or id(value) in seen:
+    if not (is_one_of(type(value), SHOWN) or isinstance(value, BaseException)) or id(value) in seen:
         return False
     seen.add(id(value))
     return any(_holds(part, kinds, seen) for part in _parts(value))

@@ -178,7 +178,7 @@ class Recording(WriteRecord):
 
     def claim_unless_plain(self, value: Any, access_path: AccessPath) -> None:
         """Record an object's access path in a refused run, unless it is a constant or the run has stored it there."""
-        if any(event.value is value for event in self._stores.values()):
+        if id(value) in self._put:
             return  # the run has stored it there: it is finalised when the run ends
         if not is_one_of(type(value), (int, float)) and not isinstance(value, CONSTANT_TYPES):
             if callable(value):
@@ -257,6 +257,8 @@ class Recording(WriteRecord):
             self._functions.add(id(value))
             if isinstance(value, type):
                 self._functions.update(map(id, (*inspect.getmro(value), *inspect.getmro(type(value)))))
+            return "pinned", None
+        if isinstance(value, BaseExceptionGroup):  # ``except*``, str() and split() look into it natively
             return "pinned", None
         self._functions.update(map(id, type(value).__mro__))
         return "foreign" if foreign else "object", type(value).__qualname__

@@ -89,7 +89,7 @@ class RunRecord(Lifetimes):
         # By id of a view: the view, and the tensor that it represents.
         self._result_views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # By id of a tuple with traced numbers: the tuple, and the tuple of bare values that the heap gets.
-        self._bare_tuples: dict[int, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
+        self._bare_tuples: dict[int, tuple[Any, Any]] = {}
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -270,9 +270,14 @@ class RunRecord(Lifetimes):
             return self._iterators[id(value)][1]
         if id(value) in self._views:
             return self._views[id(value)][1]
-        if not isinstance(value, tuple) or self.owner(value) is not None:
+        if not isinstance(value, tuple | slice) or self.owner(value) is not None:
             return value
         known = self._bare_tuples.get(id(value))
+        if isinstance(value, slice):
+            if known is None and any(isinstance(part, Traced) for part in (value.start, value.stop, value.step)):
+                made = slice(plain(value.start), plain(value.stop), plain(value.step))
+                known = self._bare_tuples[id(value)] = (value, made)
+            return value if known is None else known[1]
         if known is None:
             parts = [self.bare(part) for part in value]
             same = all(part is old for part, old in zip(parts, value, strict=True))

@@ -49,6 +49,7 @@ class WriteRecord(ScalarRecord):
         self._written: dict[int, dict[Any, Any]] = {}
         self._changed: dict[int, Any] = {}  # by id: the objects that it wrote to, in program order
         self._stores: dict[tuple[int, Any], HeapWrite] = {}  # its last write to each place
+        self._put: set[int] = set()  # ids of what it stored anywhere, also by native methods of containers
         self.escaped: list[Any] = []  # new containers and objects that it stored into old ones
         self._mutated: set[AccessPath | None] = set()  # containers with a recorded mutation of the whole
         # The recordings of the run and of its active recursive calls, outermost first; and those with writes.
@@ -80,6 +81,7 @@ class WriteRecord(ScalarRecord):
         self.keep(container)
         self.keep(key)
         self.keep(value)
+        self._put.add(id(value))
         self._note_escape(value)
         self._changed[id(container)] = container
         self._written.setdefault(id(container), {})[_place(key)] = value
@@ -104,6 +106,7 @@ class WriteRecord(ScalarRecord):
         self._look_at(base)
         self._mutated.add(base)
         for arg in args:
+            self._put.add(id(arg))
             self._note_escape(arg)
         self._writes()
         self.note(ContainerMutation(base, method, args, owner, self.place))

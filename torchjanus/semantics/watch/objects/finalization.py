@@ -20,6 +20,7 @@ from torchjanus.core.kinds import getattr, is_one_of, isinstance, namespace_of
 from torchjanus.host.deferred_writes import make_parameter
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import original_code, parts_of, slots_of
+from torchjanus.semantics.known.live_views import dictionary_behind, is_view
 from torchjanus.semantics.known.trusted import is_settled
 from torchjanus.semantics.native.text_expressions import history_of
 from torchjanus.semantics.protocols.indexed_iterators import WrappedIterable
@@ -295,6 +296,10 @@ class Finalization:
                     value.cell_contents = self.bare(value.cell_contents)
                 except ValueError:
                     return  # an empty cell
+            case _ if is_view(value):
+                self.bare(dictionary_behind(value))
+            case _ if isinstance(value, staticmethod | classmethod):
+                self.bare(value.__func__)
             case _ if isinstance(value, property):
                 for part in (value.fget, value.fset, value.fdel):
                     self.bare(part)
