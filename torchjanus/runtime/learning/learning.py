@@ -52,7 +52,7 @@ TOO_MANY = 6  # graphs that are hardly used, before that is done
 MAX_VIOLATIONS = 6
 MAX_ERRORS = 16
 REASONS = 4  # reported for one miss
-CLOSURE_SEARCH = "closure-search"  # the code of a refusal: the next run would be refused, too
+CLOSURE_SEARCH, TOO_LONG = "closure-search", "watching-too-long"  # refusals: the next run would be refused, too
 RARELY = 10  # an entry is kept if its assertions fail in at most one of so many runs
 
 DOUBLED = Refusal(
@@ -165,12 +165,14 @@ class Learning:
             self.counts.refused += 1
             self.budget.came_of_it(False)
             self.paths.drop(trace)
-            for refusal in trace.refusals:
+            # What is refused in a call whose rest was not watched says nothing of the program.
+            refusals = [one for one in trace.refusals if one.reason == TOO_LONG] or trace.refusals
+            for refusal in refusals:
                 self.event_log.refuse(refusal)
-            searches = all(one.reason == CLOSURE_SEARCH for one in trace.refusals)
-            most = 1 if searches else max(self.watch, 3)
-            if searches or self.counts.refused < most or self.routes.entries or not self._cut([trace]):
-                self.policy.refused(str(self.event_log.placed(trace.refusals[0])), most)
+            at_once = {one.reason for one in refusals} in ({TOO_LONG}, {CLOSURE_SEARCH})
+            most = 1 if at_once else max(self.watch, 3)
+            if at_once or self.counts.refused < most or self.routes.entries or not self._cut([trace]):
+                self.policy.refused(str(self.event_log.placed(refusals[0])), most)
             return
         if self.counts.watched == 1 and self._cut_schedule is not None and self._cut_schedule(trace):
             return

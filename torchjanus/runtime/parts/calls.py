@@ -162,7 +162,7 @@ class Calls:
         its result and the trace."""
         journal, learning = Journal() if journal is None else journal, self.learning
         texts, functions = learning.texts.loose, learning.recursion.functions
-        known: Any = learning.columns, learning.deciding, learning.lifetimes
+        known: Any = learning.columns, learning.deciding, learning.lifetimes, self.budget.longest_watch
         journal.begin()
         try:
             with outlined(learning.passes is not None):  # they are shown with the run as a tree

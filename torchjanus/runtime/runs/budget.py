@@ -44,6 +44,10 @@ LATEST = 64  # calls by Python over which the mean time is taken
 # one of so many calls by Python is timed after the first ones: reading a clock takes microseconds on some machines
 TIMED = 8
 UNLIKE = 3  # consecutive runs unlike any earlier one: more are not worth a debt
+LONGEST_WATCH = 5.0  # seconds that watching one call may take
+PART_WATCH = 1.0  # seconds, for a part of a step
+CALLS_WATCHED = 20  # as many calls in eager, if they are longer
+NAMED_WATCH = 60.0  # seconds, with an executor named by the user
 MAX_BACK_OFF = 10  # most doublings of the distance between calls that are watched without use
 
 
@@ -122,6 +126,13 @@ class Budget:
     def is_due(self) -> bool:
         """Whether the next call by Python has to be timed; otherwise the caller adds it to ``untimed``."""
         return self.untimed >= TIMED or self._times[1] < LATEST // 2
+
+    @property
+    def longest_watch(self) -> float:
+        """Seconds after which the rest of a call is not watched."""
+        if not self.limited:
+            return NAMED_WATCH
+        return max(PART_WATCH if self.is_of_part else LONGEST_WATCH, CALLS_WATCHED * self.eager)
 
     # -- what calls have taken ------------------------------------------------------------------------------------
 

@@ -282,12 +282,14 @@ class Shadows:
         self.recording = recording
         self._sequences: dict[int, SequenceShadow] = {}
         self._copies: dict[int, list[list[Any]]] = {}
+        self._through: dict[int, Any] = {}  # the lists that have such copies
         self._keyed: dict[int, KeyedShadow] = {}
 
     def clear(self) -> None:
         """Drop all shadows, since the run has ended."""
         self._sequences.clear()
         self._copies.clear()
+        self._through.clear()
         self._keyed.clear()
 
     def of(self, container: Any) -> SequenceShadow | None:
@@ -307,6 +309,13 @@ class Shadows:
         """Register a copy over which native code iterates while the run may change the list."""
         self.recording.keep(container)
         self._copies.setdefault(id(container), []).append(copy)
+        self._through[id(container)] = container
+
+    def follow(self) -> None:
+        """Update the copies over which native code iterates, after changes that nobody has watched."""
+        for number, container in self._through.items():
+            for copy in self._copies[number]:
+                copy[:] = container
 
     def _keyed_shadow(self, container: Any, access_path: AccessPath, kind: type[KeyedShadow]) -> Any:
         shadow = self._keyed.get(id(container))

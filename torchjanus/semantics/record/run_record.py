@@ -287,6 +287,10 @@ class RunRecord(Lifetimes):
             known = self._bare_tuples[id(value)] = (value, made)
         return known[1]
 
+    def is_stand_in(self, value: Any) -> bool:
+        """Whether the program goes on with this iterator, while the heap gets another one."""
+        return id(value) in self._iterators
+
     def note_result_view(self, view: torch.Tensor, meant: torch.Tensor) -> None:
         """Record that ``view``, returned by a recursive call, represents ``meant``, which the call did not make."""
         self._result_views[id(view)] = (view, self.bare(meant))

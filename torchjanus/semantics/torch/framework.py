@@ -77,6 +77,7 @@ class FrameworkRecorder(PausableMode):
         # In a recursive call: called with each tensor that it uses and did not make.
         self.around: Callable[[torch.Tensor, AccessPath], None] | None = None
         self.seen = 0  # calls that torch has reported
+        self.released = False  # whether the rest of the call is not watched
         self.out, self.lines = CallsOut(), UserLines(recording.refuse)
         recording.holders.append(self.out.forget)
         self.native_results: list[Any] = []  # of the calls in progress
@@ -109,6 +110,8 @@ class FrameworkRecorder(PausableMode):
     @call_made_once
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the call for real, and record it as one node, a fetch, an assertion, or nothing (metadata)."""
+        if self.released:
+            return self._really(func, *bare(args), **bare(kwargs))
         if self._given:
             self._check_native_use(args, kwargs)
             return self._really(func, *args, **kwargs)

@@ -7,6 +7,7 @@ gets a refusal.
 from __future__ import annotations
 
 import functools
+import math
 import types
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -31,6 +32,7 @@ from torchjanus.semantics.torch.backward_code import BackwardCode
 from torchjanus.semantics.torch.torch_state import ambient_modes, hindrance
 from torchjanus.semantics.watch.objects.finalization import ARGS, Finalization
 from torchjanus.semantics.watch.objects.state import WatchState
+from torchjanus.semantics.watch.released import limit
 from torchjanus.semantics.watch.watch import Watch
 from torchjanus.trace.events import Trace
 from torchjanus.trace.modes import Modes
@@ -88,6 +90,7 @@ def watch_call(
     columns: Columns | None = None,
     deciding: set[Site] | None = None,
     lifetimes: bool = False,
+    seconds: float = math.inf,
 ) -> tuple[Any, Trace]:
     """Run one call under watch. Return its result and the trace. Exceptions of the program propagate.
 
@@ -95,9 +98,12 @@ def watch_call(
     were made for this call already and are not repeated. ``loose``: access paths of strings that vary from call to
     call; they are traced like numbers. ``recursions``: the recursive functions known so far. ``columns``: the lists of
     numbers that are rows of tensors. ``deciding``: see WatchState. ``lifetimes``: no object is to be
-    held of which the program sees the end.
+    held of which the program sees the end. ``seconds``: after them the rest of the call is not watched, unless calls
+    of the journal may be left in it.
     """
     watch = Watch(WatchState(journal, loose, recursions, None, columns, deciding))
+    if journal is None or not journal.records:
+        limit(watch.state, seconds)
     watch.recording.lifetimes = lifetimes
     with room():
         try:
@@ -110,6 +116,7 @@ def _forget(ended: Watch) -> None:
     """Release everything but the trace, since the run has ended."""
     inner: list[Any] = [code.watch for code in ended.framework.code.inner]
     forget([ended, *inner], (Recursions, Columns))
+    ended.state.limit.reached, ended.state.limit.watches = list, []
     for watch in (ended, *inner):
         watch.state.given = (), {}
         watch.calls.member = None

@@ -120,7 +120,7 @@ class ForLoops(Part):
             self._begun, place, count, span, free, access_path, inner, unpinned, _is_program_iterating()
         )
         for item in iterator:
-            if active_loop is not None:
+            if active_loop is not None and not self.framework.released:
                 self._attempt(self._begin_iteration, active_loop, item, span)
             self.recording.turn(at)
             yield item

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+import time
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -26,6 +28,28 @@ from torchjanus.semantics.torch.failed_calls import ErrorRecorder
 
 __all__ = ["Part", "WatchState"]
 
+PERIOD = 64
+
+
+class Limit:
+    """When a call has been watched for long enough. ``end``: by ``time.perf_counter()``; ``reached`` is called once;
+    ``watches``: those of the call and of the recursive calls in it. A clock is read at one of ``PERIOD`` hooks."""
+
+    __slots__ = ("end", "left", "reached", "watches")
+
+    def __init__(self) -> None:
+        self.end = math.inf
+        self.left: float = PERIOD
+        self.watches: list[Any] = []
+        self.reached: Callable[[], object] = list
+
+    def look(self) -> None:
+        """Look at the clock."""
+        self.left = PERIOD
+        if time.perf_counter() > self.end:
+            self.left = math.inf
+            self.reached()
+
 
 class WatchState:
     """The recording of one call, the models of what it calls, and what earlier runs have taught."""
@@ -43,6 +67,7 @@ class WatchState:
         a predicate on tensors and a common successor; receives further ones."""
         self.outer = outer
         self.step: WatchState = self if outer is None else outer.step
+        self.limit: Limit = Limit() if outer is None else outer.limit
         self.given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}  # arguments of the call
         self.warnings = warnings_shown()  # filters in force when the call began
         self.recording: Recording = (
@@ -71,12 +96,16 @@ class WatchState:
     def connect(self, watch: WatchHooks) -> None:
         """Give the models of native callees the watch, whose hooks they ask."""
         self.framework.code.watch = watch
+        self.limit.watches.append(watch)
         self.natives = NativeCalls(self.recording, self.framework, watch, self.journal)
 
     def at(self, site: Site | None) -> None:
         """Set the place of the events that follow."""
         if site is None:  # within a native call, whose place stays
             return
+        self.limit.left -= 1
+        if self.limit.left < 0:
+            self.limit.look()
         recording = self.recording
         recording.place = site.place
         if recording.trace.outline is not None:
