@@ -166,6 +166,7 @@ SAMPLE = [
     ("results", "a_leaf_with_its_gradient"),  # only gradients of tensors from outside are written
     ("registered_operators", "operator_that_calls_functions"),  # a higher-order operator knows no placeholders
     ("warnings_of_torch", "recorded_by_the_step"),  # what an operation warns of is shown at each call
+    ("dropped_objects", "weak_reference_to_a_tensor_of_the_step"),
     ("transformed_modules", "scripted_function"),  # native code that computes gradients
     ("exception_texts", "nested_tensors_that_are_made_where_a_loop_was_gone_through"),  # attention's fast path
     *sorted({*harness.programs()} - harness.slow())[::400],

@@ -85,6 +85,8 @@ class Run(TorchFunctionMode):
                 self.diverge(what)
             if self.recorder is not None:
                 self.recorder.refuse(reason, what, why, place)
+                self.recorder.let_go()
+                self.values = []
 
     # -- calls of torch -------------------------------------------------------------------------------------------
 

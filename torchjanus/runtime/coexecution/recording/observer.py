@@ -14,8 +14,10 @@ import sys
 import threading
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import cache, lru_cache
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -47,6 +49,9 @@ _FILES = {
     f"{_TORCH}jit{os.sep}_script.py": ("coexecution-modes", "calls a compiled function", "its calls are not seen."),
 }
 _GENERATED = ("<torchjanus", "<frozen", "<__array_function__", "<torch")
+LIFETIMES = frozenset(
+    "weakref ref proxy finalize WeakValueDictionary WeakKeyDictionary WeakSet WeakMethod getrefcount".split()
+)
 _SHOWS = warnings._showwarnmsg.__code__  # type: ignore[attr-defined]
 _SETTING = frozenset({"manual_seed", "seed", "set_state", "get_state", "graphsafe_set_state"})
 # Libraries that get arrays and numbers, never tensors.
@@ -119,6 +124,9 @@ class Observer:
             elif asks_for_class(code):
                 what = f"{code.co_qualname} asks for the exact class of an object"
                 self._say("coexecution-type", what, "a placeholder has a class of its own.", frame)
+            elif (names := _names_of_lifetimes(code)) and any(map(_is_of_lifetimes, names, repeat(frame.f_globals))):
+                what = f"{code.co_qualname} makes weak references, or counts references"
+                self._say("coexecution-tensor", what, "tensors are held until the call ends.", frame)
 
     def _say(self, code: str, what: str, why: str, frame: types.FrameType) -> None:
         place = Place(frame.f_code.co_filename, frame.f_lineno, function=frame.f_code.co_name)
@@ -147,6 +155,18 @@ def asks_for_class(code: types.CodeType) -> bool:
         one.argval == "type" and one.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")) and after.argval != "self"
         for one, after in zip(asked, asked[1:] + asked[-1:], strict=True)
     )
+
+
+@lru_cache(maxsize=4096)
+def _names_of_lifetimes(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names in a function by which it may ask how long objects live."""
+    return () if is_seen_through(code.co_filename) else tuple(LIFETIMES.intersection(code.co_names))
+
+
+def _is_of_lifetimes(name: str, names: dict[str, Any]) -> bool:
+    """Whether a global name has that meaning in a module with these ``names``."""
+    found = names.get(name, weakref)  # else it is imported within the function
+    return name in ("weakref", "getrefcount") or getattr(found, "__module__", None) == "weakref" or found is weakref.ref
 
 
 def is_seen_through(file: str) -> bool:

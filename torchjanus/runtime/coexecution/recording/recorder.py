@@ -72,6 +72,14 @@ class Recorder(TorchFunctionMode):
     def _seen(self, reason: str, what: str, why: str, place: Place) -> None:
         self.is_opaque = True
         self.refuse(reason, what, why, place)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Hold no tensors: nothing is learnt from the call, and the program may ask how long they live."""
+        self.tensors, self.copies = {}, None
+        self.fetched.clear()
+        self._shared.clear()
+        self._arrays = SharedArrays()
 
     def is_refused(self) -> bool:
         """Whether nothing is learnt from the call."""
@@ -104,6 +112,8 @@ class Recorder(TorchFunctionMode):
             raise
         finally:
             self.observer.within = False
+        if self.is_refused():
+            return result
         draws = generator_state() != before
         try:
             self._record(func, known, *given, result, modes, draws)
@@ -158,7 +168,8 @@ class Recorder(TorchFunctionMode):
             return number
         odd = tensor.is_inference() or tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
         if tensor.grad_fn is not None or odd or tensor.device.type != "cpu":
-            self.is_opaque |= tensor.grad_fn is not None  # code that torch's calls do not show may have made it
+            if provenance is Provenance.FOUND:  # code that torch's calls do not show may have made it
+                self.is_opaque |= tensor.grad_fn is not None
             what = "uses a tensor from outside that is not a plain leaf on the CPU"
             self.refuse("coexecution-tensor", what, "its gradients would not flow on there.")
             return number
@@ -299,6 +310,9 @@ class Recorder(TorchFunctionMode):
 
     def finish(self) -> Trace | None:
         """Return the whole call as a trace; None if it is refused."""
+        if self.is_refused():
+            self.let_go()
+            return None
         self._look_at_arrays()
         shown = {n: storage_of(self.tensors[n]) for n in self._arrays.numbers()}
         escapes = self._released()
@@ -316,8 +330,7 @@ class Recorder(TorchFunctionMode):
             self.refuse("coexecution-tensor", what, "a skeleton holds tensors until the call ends.", NOWHERE)
         bound = () if self.is_refused() else self._bound(escapes, shown)
         if self.refusal is not None:
-            self.tensors, self.copies = {}, None
-            self.fetched.clear()
+            self.let_go()
             return None
         modules, sections = frozenset(self.observer.modules), tuple(self.sections)
         return Trace(self.events, self.externals, self.tensors, escapes, bound, modules, sections)

@@ -1,5 +1,6 @@
 """Finds code of the program that no recorded call has run, and that may do what torch's calls do not show: ask for the
-exact class of an object, or for the state of the generator, or call a ``torch.autograd.Function`` of its own.
+exact class of an object, or for the state of the generator, or how long an object lives, or call a
+``torch.autograd.Function`` of its own.
 
 Where a program has such code, served calls are observed while they run. Knows neither paths nor graphs.
 """
@@ -17,7 +18,9 @@ from torchjanus.runtime.coexecution.recording.observer import asks_for_class, is
 
 __all__ = ["is_exposed"]
 
-_NAMES = frozenset({"get_rng_state", "get_state", "fork_rng", "default_generator", "Function"})
+_NAMES = frozenset(
+    {"get_rng_state", "get_state", "fork_rng", "default_generator", "Function", "weakref", "getrefcount"}
+)
 
 
 def is_exposed(names: Iterable[str | None]) -> bool:
