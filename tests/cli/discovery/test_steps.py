@@ -46,7 +46,7 @@ def _kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning is expected to cost next to nothing."""
     monkeypatch.setattr(horizon, "BEGINNING", 0.0)
-    monkeypatch.setattr(horizon, "REST", 0.0)
+    monkeypatch.setattr(horizon, "LEARNED", 0.0)
     monkeypatch.setattr(horizon, "WATCHED", 0.0)
     monkeypatch.setattr(payback, "LEARNED", 0.0)
     monkeypatch.setattr(payback, "LOWERED", 0.0)

@@ -16,10 +16,12 @@ __all__ = ["LOSS", "Horizon", "beginning", "gains"]
 LOSS = 0.025  # of the time of all calls: what learning may cost before graphs have saved something
 SURE = 2.0  # times its price has to be gained by what an earlier run has measured, where it costs more than that
 FASTER = 0.9  # of eager's time: what counts as faster in an earlier run
-# Seconds until the first call has been watched: modules are imported, and the sources of libraries rewritten. And what
-# the other watched calls of a small step take, until there is a graph.
-BEGINNING, REST = 0.7, 0.5
-WATCHED = 10.0  # calls in eager that the watched calls take besides
+# Seconds until the first call has been watched: modules are imported, and the sources of libraries rewritten.
+BEGINNING = 0.7
+WATCHED = 10.0  # calls in eager that watched calls take besides
+# Seconds for each operation until there is a graph, and seconds that an operation takes in eager at least: so a call has
+# that many at most. Calls of more than MOST are long because of their arithmetic.
+LEARNED, SHORTEST, MOST = 4.5e-3, 7e-6, 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Horizon:
 def beginning(each: float) -> float:
     """Return what learning is expected to cost until there is a graph, in seconds. ``each``: seconds of a call in
     eager."""
-    return BEGINNING + WATCHED * each + REST
+    return BEGINNING + WATCHED * each + LEARNED * min(each / SHORTEST, MOST)
 
 
 def gains(share: float | None, seconds: float, price: float) -> bool:
