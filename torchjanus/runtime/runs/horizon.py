@@ -19,7 +19,7 @@ FASTER = 0.9  # of eager's time: what counts as faster in an earlier run
 # Seconds until the first call has been watched: modules are imported, and the sources of libraries rewritten.
 BEGINNING = 0.7
 WATCHED = 10.0  # calls in eager that watched calls take besides
-# Seconds for each operation until there is a graph, and seconds that an operation takes in eager at least: so a call has
+# Seconds for each operation until there is a graph, and seconds that one takes in eager at least: so a call has
 # that many at most. Calls of more than MOST are long because of their arithmetic.
 LEARNED, SHORTEST, MOST = 4.5e-3, 7e-6, 600
 
