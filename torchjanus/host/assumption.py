@@ -17,6 +17,7 @@ from torchjanus.core.default_device import default_device, foreign_modes
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.host.checks import BROKEN, autocast_regions
+from torchjanus.trace.modes import attention_switched_off
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, leaves
 
 __all__ = [
@@ -132,6 +133,7 @@ class AmbientState(Assumption):
         parts = [f"grad mode {'on' if modes.grad else 'off'}"]
         parts += ["inference mode"] if modes.inference else []
         parts += [f"autocast to {str(dtype).removeprefix('torch.')} on {device}" for device, dtype, _ in modes.autocast]
+        parts += [f"attention without its {name} kernel" for name in modes.without]
         parts.append(f"default dtype {str(modes.default_dtype).removeprefix('torch.')}")
         parts += [] if self.device is None else [f"default device {self.device}"]
         parts += ["deterministic algorithms"] if self.deterministic else []
@@ -142,6 +144,7 @@ class AmbientState(Assumption):
             torch.is_grad_enabled() == self.modes.grad
             and torch.is_inference_mode_enabled() == self.modes.inference
             and autocast_regions() == self.modes.autocast
+            and attention_switched_off() == self.modes.without
             and torch.get_default_dtype() == self.modes.default_dtype
             and torch.are_deterministic_algorithms_enabled() == self.deterministic
             and not torch.is_anomaly_enabled()

@@ -30,7 +30,7 @@ from torchjanus.runtime.learning.learning import Learning
 from torchjanus.runtime.learning.saved import learnt_of, save
 from torchjanus.runtime.parts.calls import Calls
 from torchjanus.runtime.parts.contest import Contest, Standing
-from torchjanus.runtime.parts.cutting import Cut
+from torchjanus.runtime.parts.cutting import OF_THE_WHOLE, Cut
 from torchjanus.runtime.parts.execution_policy import ExecutionPolicy
 from torchjanus.runtime.parts.part import Part
 from torchjanus.runtime.parts.region import Options, Region
@@ -175,6 +175,8 @@ class Speculated(Generic[P, R]):
         """Speculate on parts of the function from the next call on, since there is no graph of the whole; where the
         executor is chosen by measure, co-execution is a choice, too."""
         calls = self._part.calls
+        if any(refusal.reason in OF_THE_WHOLE for refusal in calls.learning.event_log.refusals):
+            return
         if self._parts is None and self._may_have_parts():
             self._parts = Parts(calls.fn, Options(self.watch, self.executor, self.verify), calls.learning)
             calls.native = self._parts.call

@@ -6,7 +6,19 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Modes"]
+__all__ = ["ATTENTION", "Modes", "attention_switched_off"]
+
+# The kernels of scaled_dot_product_attention, each with what says whether it may be chosen.
+ATTENTION = tuple(
+    (name, getter)
+    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+    if (getter := getattr(torch._C, f"_get_{name}_sdp_enabled", None)) is not None
+)
+
+
+def attention_switched_off() -> tuple[str, ...]:
+    """Return the kernels of ``scaled_dot_product_attention`` that may not be chosen."""
+    return tuple([name for name, is_enabled in ATTENTION if not is_enabled()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +29,9 @@ class Modes:
     inference: bool = False
     autocast: tuple[tuple[str, torch.dtype, bool], ...] = ()  # (device type, dtype, cache enabled) where enabled
     default_dtype: torch.dtype = torch.float32
+    without: tuple[str, ...] = ()  # the kernels of scaled_dot_product_attention that are switched off
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but the gradient mode and the default dtype decides what operations compute."""
+        return not (self.autocast or self.inference or self.without)

@@ -317,7 +317,7 @@ def traced_by_fx_in_the_step():
 # -- switches, questions, streams --------------------------------------------------------------------------------------
 
 
-@program(refused="calls torch._C._set_cudnn_benchmark")
+@program(refused="the call leaves a torch mode changed")  # on a GPU: calls torch._C._set_cudnn_benchmark
 def switch_of_a_backend():
     def step(x):
         y = x + 1
@@ -330,14 +330,55 @@ def switch_of_a_backend():
     return Program(step, _inputs(), before={0: off}, state=None)
 
 
-@program(refused="calls torch._C._set_sdp_use_")
-def kernels_of_attention_are_chosen():
+@program(speculated=5)
+def settings_of_a_backend_that_are_put_back():
     def step(x):
-        q = x.reshape(1, 1, 3, 1)
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            return torch.nn.functional.scaled_dot_product_attention(q, q, q) * 2
+        with torch.backends.cudnn.flags(enabled=False, deterministic=True):
+            loss = torch.nn.functional.ctc_loss(
+                x.expand(4, 1, 3).log_softmax(-1), torch.tensor([[1, 2]]), torch.tensor([4]), torch.tensor([2])
+            )
+        return loss, torch.backends.cudnn.enabled
 
     return Program(step, _inputs())
+
+
+@program(speculated=5)
+def kernels_of_attention_are_chosen():
+    kernels = torch.nn.attention.SDPBackend
+
+    def step(x):
+        q = x.reshape(1, 1, 3, 1).expand(2, 4, 3, 16) / 3
+        with torch.nn.attention.sdpa_kernel(kernels.MATH):
+            y = torch.nn.functional.scaled_dot_product_attention(q, q, q) * 2
+        with torch.nn.attention.sdpa_kernel([kernels.FLASH_ATTENTION, kernels.MATH]):
+            return y + torch.nn.functional.scaled_dot_product_attention(q, q, y)
+
+    return Program(step, _inputs())
+
+
+@program(speculated=8)
+def kernels_of_attention_are_switched_off_between_calls():
+    model = torch.nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+
+    def step(x):
+        y = model(x.reshape(1, 3, 1).expand(2, 3, 16) / 3)
+        y.sum().backward()
+        return y.detach()
+
+    def switch(on):
+        torch.backends.cuda.enable_flash_sdp(on)
+
+    changes = {0: lambda: switch(True), 5: lambda: switch(False), 12: lambda: switch(True)}
+    return Program(step, _inputs(16), state=model, before=changes)
+
+
+@program(refused="the call leaves a torch mode changed")
+def kernels_of_attention_are_left_switched_off():
+    def step(x):
+        torch.backends.cuda.enable_math_sdp(not torch.backends.cuda.math_sdp_enabled())
+        return x * 2
+
+    return Program(step, _inputs(), before={0: lambda: torch.backends.cuda.enable_math_sdp(True)})
 
 
 @program(speculated=5)

@@ -182,8 +182,8 @@ class _Body:
             raise _refused(f"works on tensors whose sizes change ({error})") from error
 
     def _partition(self) -> Partition:
-        if any(node.modes.autocast or node.modes.inference for node in self.program.nodes):
-            raise _refused("runs under autocast or in inference mode")
+        if any(not node.modes.is_plain for node in self.program.nodes):
+            raise _refused("runs under autocast, in inference mode or without a kernel of attention")
         with _disable_current_modes(), Ambient(), torch.enable_grad():
             outs = self._settled()
             differentiable = [] if self.trains else outs

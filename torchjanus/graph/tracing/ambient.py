@@ -1,4 +1,5 @@
-"""Restores the ambient state of torch (gradient mode, default dtype, autocast) around each node of a program."""
+"""Restores the ambient state of torch (gradient mode, default dtype, autocast, kernels of attention) around each node
+of a program."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Self
 
 import torch
 
-from torchjanus.trace.modes import Modes
+from torchjanus.trace.modes import ATTENTION, Modes, attention_switched_off
 
 __all__ = ["Ambient"]
 
@@ -35,6 +36,8 @@ class Ambient:
         self._depth = torch._C._functorch.get_dynamic_layer_stack_depth()
         self._grad = torch.is_grad_enabled()
         self._dtype = torch.get_default_dtype()
+        self._without = attention_switched_off()
+        _switch_attention(())
         return self
 
     def switch(self, modes: Modes) -> None:
@@ -42,6 +45,7 @@ class Ambient:
         torch.set_grad_enabled(modes.grad and not modes.inference)
         if torch.get_default_dtype() != modes.default_dtype:
             torch.set_default_dtype(modes.default_dtype)
+        _switch_attention(modes.without)
         if modes.autocast != self._regions:
             self._autocast.close()
             for device, dtype, cached in modes.autocast:
@@ -57,5 +61,13 @@ class Ambient:
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
         self._outside.close()
+        _switch_attention(self._without)
         torch.set_default_dtype(self._dtype)
         torch.set_grad_enabled(self._grad)
+
+
+def _switch_attention(off: tuple[str, ...]) -> None:
+    """Switch these kernels of ``scaled_dot_product_attention`` off, and the others on."""
+    if attention_switched_off() != off:
+        for name, _ in ATTENTION:
+            getattr(torch._C, f"_set_sdp_use_{name}")(name not in off)

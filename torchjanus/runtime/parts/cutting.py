@@ -26,7 +26,7 @@ from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import NumberPredicate, TensorPredicate
 from torchjanus.trace.values import Read, leaves
 
-__all__ = ["Cut"]
+__all__ = ["OF_THE_WHOLE", "Cut"]
 
 _ASKING = ("backward", "grad")  # Tensor.backward, torch.autograd.grad
 FEWER = 8  # tensors that a later cut must pass on less to be preferred
@@ -66,7 +66,7 @@ class Cut:
         met += [found for refusal in traces[-1].refusals if (found := _refused(refusal, file, spans)) is not None]
         if not met or (known is not None and known.times >= MOST):
             return None
-        if any(refusal.of_lifetimes for one in traces for refusal in one.refusals):
+        if any(refusal.of_lifetimes or refusal.reason in OF_THE_WHOLE for one in traces for refusal in one.refusals):
             return None  # values passed between the parts would live longer, or shorter
         begin, end, times = (0, len(spans), 1) if known is None else (known.begin, known.end, known.times + 1)
         met = sorted((found for found in met if begin <= found[0] < end), key=lambda found: found[0])
@@ -179,6 +179,11 @@ def _parts(
             return None
         part, after = pair
     return before, part, after
+
+
+# Reasons that hold for each part of a step, though a part by itself shows none of it: casts of parameters that outlive
+# the calls are stale in a part that does not change the parameters, too.
+OF_THE_WHOLE = frozenset({"autocast-cache"})
 
 
 def _refused(refusal: Refusal, file: str, spans: Sequence[Span]) -> tuple[int, str, Place] | None:

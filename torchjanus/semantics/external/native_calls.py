@@ -42,6 +42,7 @@ from torchjanus.semantics.known.closed import (
     is_region,
     is_torch_script,
     is_visible_to_modes,
+    sets_cudnn,
 )
 from torchjanus.semantics.known.endings import finalizer_of
 from torchjanus.semantics.known.foreign_effects import ARRAYS, is_users_cache
@@ -289,6 +290,8 @@ class NativeCalls(ForeignCalls):
             return not acts(fn)
         if isinstance(fn, functools._lru_cache_wrapper):
             return not is_refused_code(fn)
+        if sets_cudnn(fn, args):
+            return True
         return torch_query(fn) and (fn.__name__ not in ("__enter__", "__exit__") or is_region(*args[:1]))
 
     def _call_visible(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,11 +21,13 @@ __all__ = [
     "calls_functions",
     "communicates",
     "has_own_compiler",
+    "cudnn_settings",
     "is_query",
     "is_refused_code",
     "is_region",
     "is_torch_script",
     "is_visible_to_modes",
+    "sets_cudnn",
 ]
 
 # Functions of torch._C with these prefixes only query.
@@ -50,7 +53,8 @@ _QUERIES = frozenset(
 # These set modes that each framework call is recorded with, or that are checked at the end of the call, or the current
 # device, which graphs name. The caller checks what is pushed on a stack of modes.
 _SETTING = frozenset(
-    """_set_grad_enabled set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled set_autocast_cpu_enabled
+    """_set_sdp_use_flash _set_sdp_use_mem_efficient _set_sdp_use_math _set_sdp_use_cudnn _set_sdp_use_overrideable
+    _set_grad_enabled set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled set_autocast_cpu_enabled
     set_autocast_cpu_dtype set_autocast_gpu_dtype autocast_increment_nesting autocast_decrement_nesting
     clear_autocast_cache set_anomaly_enabled _set_deterministic_algorithms _push_on_torch_function_stack
     _pop_torch_function_stack _push_on_torch_dispatch_stack _pop_torch_dispatch_stack _set_fwd_grad_enabled
@@ -59,6 +63,12 @@ _SETTING = frozenset(
     _record_function_with_args_enter _record_function_with_args_exit _add_metadata_json _vmapmode_increment_nesting
     _vmapmode_decrement_nesting""".split()
 )
+# These set how cuDNN computes: nothing, where there is no GPU. The caller checks that they are put back.
+_SETTING_CUDNN = frozenset(
+    """_set_cudnn_enabled _set_cudnn_benchmark _set_cudnn_deterministic _set_cudnn_allow_tf32
+    _set_cudnn_depthwise_kernel _cuda_set_cudnn_benchmark_limit""".split()
+)
+_PRECISION = "_set_fp32_precision_setter"  # of the back end that is its first argument
 # Native context managers that do the same. Those that disable the watch (DisableTorchFunction) are not listed.
 _REGIONS = frozenset({"_InferenceMode", "_RecordFunctionFast", "_DisableFuncTorch", "_AutoDispatchBelowAutograd"})
 _SPACES = frozenset({"torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special", "torch._C._nested"})
@@ -112,6 +122,22 @@ def is_query(func: Any) -> bool:
         return False
     asks = name.startswith(_QUERYING) and "_distributed" not in _module_of(func)
     return asks or name in _QUERIES or name in _SETTING
+
+
+def sets_cudnn(func: Any, args: Sequence[Any]) -> bool:
+    """Whether a call sets how cuDNN computes, in a process that has no GPU."""
+    name = getattr(func, "__name__", "")
+    if name not in _SETTING_CUDNN and not (name == _PRECISION and args and args[0] == "cuda"):
+        return False
+    return _module_of(func) in ("", "torch._C") and not torch.cuda.is_available()
+
+
+def cudnn_settings() -> tuple[Any, ...]:
+    """Return what ``sets_cudnn`` calls have set, as far as this version of torch has it."""
+    names = ("enabled", "benchmark", "deterministic", "allow_tf32", "depthwise_kernel")
+    found = [get() for name in names if (get := getattr(torch._C, f"_get_cudnn_{name}", None)) is not None]
+    precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return (*found, None if precision is None else precision("cuda", "all"))
 
 
 def is_region(value: Any) -> bool:

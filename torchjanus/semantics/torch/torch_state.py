@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.core.default_device import foreign_modes
 from torchjanus.host.checks import autocast_regions
-from torchjanus.trace.modes import Modes
+from torchjanus.trace.modes import Modes, attention_switched_off
 
 __all__ = ["TRANSFORM", "ambient_modes", "generator_state", "hindrance"]
 
@@ -21,7 +21,7 @@ TRANSFORM = "a torch.func transform"
 def ambient_modes() -> Modes:
     """Return the state of torch under which the next framework call runs."""
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    return Modes(grad, inference, autocast_regions(), torch.get_default_dtype())
+    return Modes(grad, inference, autocast_regions(), torch.get_default_dtype(), attention_switched_off())
 
 
 def hindrance() -> str:

@@ -25,6 +25,7 @@ from torchjanus.rewrite.hooks import using
 from torchjanus.semantics.calls.recursions import Recursions
 from torchjanus.semantics.containers.number_rows import Columns
 from torchjanus.semantics.containers.releasing import forget, release
+from torchjanus.semantics.known.closed import cudnn_settings
 from torchjanus.semantics.native.identities import hashed
 from torchjanus.semantics.protocols.depth import room
 from torchjanus.semantics.record.recording import Recording
@@ -133,6 +134,7 @@ def _watched(
     watch.state.given = args, kwargs
     leave_alone()
     recording.trace.ambient = before, _, device = ambient_state()
+    cudnn = cudnn_settings()
     for value in leading:
         recording.claim(value, AccessPath.const(value, "self"))
     code = fn.__code__
@@ -151,7 +153,7 @@ def _watched(
     finally:
         ON_HASH.reset(listening)
         ON_DEPTH.reset(deep)
-    if ambient_modes() != before or default_device() != device:
+    if ambient_modes() != before or default_device() != device or cudnn_settings() != cudnn:
         recording.refuse(
             "mode-left-changed", "the call leaves a torch mode changed", "a graph restores the modes it found.", ""
         )
