@@ -72,7 +72,10 @@ class RolledSegment:
         for number, nodes in enumerate(self.iterations):
             for position, node in enumerate(nodes):
                 if isinstance(node.func, MARKS) or not node.modes.is_plain:
-                    raise NotMergeable("loop-modes", "iterations run under autocast, in inference mode or without a kernel of attention")
+                    raise NotMergeable(
+                        "loop-modes",
+                        "iterations run under autocast, in inference mode or without a kernel of attention",
+                    )
                 if (call_name(node) in _PERSONAL or not node.outs) and not (self.trains and self.segment.marks):
                     raise NotMergeable(
                         "loop-body",
