@@ -74,7 +74,7 @@ class RolledSegment:
                 if isinstance(node.func, MARKS) or not node.modes.is_plain:
                     raise NotMergeable(
                         "loop-modes",
-                        "iterations run under autocast, in inference mode or without a kernel of attention",
+                        "iterations run under autocast, in inference mode, or without some kernel",
                     )
                 if (call_name(node) in _PERSONAL or not node.outs) and not (self.trains and self.segment.marks):
                     raise NotMergeable(

@@ -183,7 +183,7 @@ class _Body:
 
     def _partition(self) -> Partition:
         if any(not node.modes.is_plain for node in self.program.nodes):
-            raise _refused("runs under autocast, in inference mode or without a kernel of attention")
+            raise _refused("runs under autocast, in inference mode, or without some kernel")
         with _disable_current_modes(), Ambient(), torch.enable_grad():
             outs = self._settled()
             differentiable = [] if self.trains else outs

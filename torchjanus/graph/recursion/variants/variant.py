@@ -126,9 +126,7 @@ class Variant:
         if not asked or any(a.event < 0 for a in program.assertions) or self.plan.batches or program.cuts:
             raise self._refused("it asks tensors for their values", self.place)
         if any(not node.modes.is_plain for node in program.nodes):
-            raise self._refused(
-                "it runs under autocast, in inference mode or without a kernel of attention", self.place
-            )
+            raise self._refused("it runs under autocast, in inference mode, or without some kernel", self.place)
 
     def _refused(self, why: str, place: Place) -> Refused:
         return refused("recursion-body", f"calls of {self.name} cannot be run many at a time", f"{why}.", place=place)
