@@ -126,7 +126,7 @@ class ForeignCalls(NativeMethods):
 
     def is_foreign_function(self, fn: Any) -> bool:
         """Whether the function or class is defined in a module that is not entered."""
-        if is_one_of(fn, GENERATOR_FUNCTIONS):
+        if is_one_of(getattr(fn, "__wrapped__", fn), GENERATOR_FUNCTIONS):
             return True
         return is_foreign_function(fn) and getattr(fn, "__module__", None) != "torch.random"
 

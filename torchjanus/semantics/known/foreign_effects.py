@@ -37,7 +37,14 @@ __all__ = [
 OUTPUT = Effects(writes=frozenset({"output"}))
 TORCH_GENERATOR = Effects(reads=frozenset({"torch generator"}), writes=frozenset({"torch generator"}))
 GENERATOR_FUNCTIONS: frozenset[Any] = frozenset(
-    {torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state}
+    {
+        torch.random.manual_seed,
+        torch.manual_seed,
+        torch.seed,
+        torch.initial_seed,
+        torch.get_rng_state,
+        torch.set_rng_state,
+    }
 )
 _CLOCK = Effects(reads=frozenset({"clock"}))
 _SLEEP = Effects(writes=frozenset({"clock"}))
@@ -109,7 +116,7 @@ def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()
         return WORLD
     if fn is print or is_one_of(fn, _LOGGING) or module.startswith(("logging", "tqdm")):
         return OUTPUT
-    if is_one_of(fn, GENERATOR_FUNCTIONS):
+    if is_one_of(getattr(fn, "__wrapped__", fn), GENERATOR_FUNCTIONS):  # Dynamo wraps one when it is imported
         return TORCH_GENERATOR
     if is_one_of(fn, _CLOCKS):
         return _CLOCK
