@@ -278,6 +278,7 @@ def test_only_what_metadata_decide_is_deferred() -> None:
     assert operators.call(torch.Tensor.__getitem__, (x, slice(None, index[0])), {}) is None
     assert operators.call(torch.Tensor.view, (x, index), {}) is None
     assert operators.call(torch.div, (x, x), {"rounding_mode": "floor"}) is None
+    assert operators.call(F.scaled_dot_product_attention, (x[:, None],) * 3, {}) is None
     assert operators.call(F.embedding, (index, x[:, None]), {}) is None
     call = operators.call(torch.Tensor.mul, (x, 2.0), {})
     assert call is not None
