@@ -42,7 +42,7 @@ _OF_SEVERAL = frozenset(
     cat clamp clamp_max clamp_min concat conv1d conv2d conv3d conv_transpose1d conv_transpose2d div einsum eq expand_as
     ge group_norm gt huber_loss instance_norm l1_loss layer_norm le lerp linear logaddexp logical_and logical_or
     logical_xor lt masked_fill matmul max maximum meshgrid min minimum mm mse_loss mul ne outer pow reshape_as
-    rms_norm rsub scaled_dot_product_attention smooth_l1_loss stack sub subtract to true_divide type_as view_as
+    rms_norm rsub smooth_l1_loss stack sub subtract to true_divide type_as view_as
     __add__ __and__ __eq__ __ge__ __gt__ __le__ __lt__ __matmul__ __mul__ __ne__ __or__ __pow__ __radd__ __rmatmul__
     __rmul__ __rpow__ __rsub__ __rtruediv__ __sub__ __truediv__ __xor__""".split()
 )
