@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 # A shell starts what runs in the background with this signal ignored, and processes that tests start would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -14,6 +16,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Artifacts of other runs are not used, and none are left behind; tests of that name a folder.
 os.environ["TORCHJANUS_CACHE"] = ""
 
+import pytest
 import torch
 
 from torchjanus.runtime.learning import policy
@@ -23,3 +26,12 @@ torch.set_num_threads(1)
 # What is learnt must not depend on how busy the machine is; tests of the budget have a clock of their own.
 budget.FREE_SECONDS = float("inf")
 payback.AT_ONCE = payback.FEW = policy.RARE = sys.maxsize
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_objects_to_scan() -> Iterator[None]:
+    """Leave what is there when a module begins out of full collections. Torch and what it imports are a million
+    objects, so that a collection takes a second, and some tests make dozens."""
+    gc.collect()
+    gc.freeze()
+    yield

@@ -33,7 +33,12 @@ def test_each_code_has_a_program_or_a_situation() -> None:
     assert {code for code, reason in reasons().items() if reason.situation} == SITUATIONS.keys()
 
 
-@pytest.mark.parametrize("code", [code for code, reason in reasons().items() if reason.program])
+WITH_PROGRAMS = [code for code, reason in reasons().items() if reason.program]
+
+
+@pytest.mark.parametrize(
+    "code", [pytest.param(code, marks=pytest.mark.slow if at % 3 else ()) for at, code in enumerate(WITH_PROGRAMS)]
+)
 def test_the_program_meets_its_code(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "program.py"
     path.write_text(reasons()[code].program)
