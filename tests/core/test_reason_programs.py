@@ -24,6 +24,7 @@ from torchjanus.graph.recursion.cells import buffers
 from torchjanus.runtime.entries import entry_making
 from torchjanus.runtime.runs import payback
 from torchjanus.runtime.runs.budget import Budget
+from torchjanus.semantics.watch.objects import state
 from torchjanus.semantics.watch.objects.finalization import Finalization
 from torchjanus.trace.modes import Modes
 
@@ -120,6 +121,21 @@ def _learning_not_worth_yet(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
     return torchjanus.explain(step).codes
 
 
+def _watching_too_long(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    patch.setattr(Budget, "longest_watch", property(lambda self: -1.0))
+    patch.setattr(state, "PERIOD", 3)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        for number in range(20):
+            x = x + number
+        return x
+
+    step = torchjanus.speculate(step, executor="replay")
+    for _ in range(4):
+        step(torch.ones(2))
+    return torchjanus.explain(step).codes
+
+
 def _entry_dropped(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
     step = torchjanus.speculate(lambda x: x * 2, executor="replay")
     for _ in range(4):
@@ -161,6 +177,7 @@ SITUATIONS: dict[str, Callable[[pytest.MonkeyPatch], tuple[str, ...]]] = {
     "trace-differs": _trace_differs,
     "internal-fault": _internal_fault,
     "learning-no-time": _learning_no_time,
+    "watching-too-long": _watching_too_long,
     "learning-not-worth-yet": _learning_not_worth_yet,
     "entry-dropped": _entry_dropped,
     "inductor-recurrent-layer": _inductor_recurrent_layer,

@@ -191,7 +191,7 @@ def objects_compared_in_native_code():
     return Program(step, inputs(), state=weight)
 
 
-@program(refused="that holds a Weight is turned into text")
+@program(refused="a Weight is turned into text by native code")
 def list_of_objects_turned_into_text():
     weight = Weight()
 

@@ -30,25 +30,26 @@ def _update(name: str, writes: Sequence[int]) -> Callable[..., None]:
     more = [f"Tensor[] {lists[at]}" for at in reads] + ["*"]
     more += [f"{one.type} {one.name}" for one in arguments if one.kwarg_only]
 
-    def in_place(written: Sequence[torch.Tensor], *given: Sequence[torch.Tensor], **numbers: Any) -> None:
+    def in_place(written: Sequence[torch.Tensor], /, *given: Sequence[torch.Tensor], **numbers: Any) -> None:
         count = len(given[0])  # lists that an optimizer does not use are empty, and stand at the end
         own = {at: written[count * place : count * (place + 1)] for place, at in enumerate(writes)}
         own |= dict(zip(reads, given, strict=True))
         kernel(*(own[at] for at in range(len(lists))), **numbers)
 
-    def out_of_place(written: Sequence[torch.Tensor], *given: Sequence[torch.Tensor], **numbers: Any) -> Any:
+    def out_of_place(written: Sequence[torch.Tensor], /, *given: Sequence[torch.Tensor], **numbers: Any) -> Any:
         made = [part.clone() for part in written]
         in_place(made, *given, **numbers)
         return made
 
-    def shapes(written: Sequence[torch.Tensor], *given: Sequence[torch.Tensor], **numbers: Any) -> Any:
+    def shapes(written: Sequence[torch.Tensor], /, *given: Sequence[torch.Tensor], **numbers: Any) -> Any:
         return [torch.empty_like(part) for part in written]
 
     schema = ", ".join(more)
     define(f"fused_{name}_", f"(Tensor(a!)[] written, {schema}) -> ()", in_place, lambda *_, **__: None, TAGS)
     operator = define(f"fused_{name}", f"(Tensor[] written, {schema}) -> Tensor[]", out_of_place, shapes, TAGS)
 
-    def update(*given: Sequence[torch.Tensor], grad_scale: None = None, found_inf: None = None, **numbers: Any) -> None:
+    def update(*given: Sequence[torch.Tensor], **named: Any) -> None:
+        numbers = {key: value for key, value in named.items() if key not in _OF_SCALERS}
         written = [part for at in writes for part in given[at]]
         with torch.no_grad():
             made = operator(written, *(given[at] for at in reads), **numbers)

@@ -209,7 +209,11 @@ class Coexecution:
             counts.wait(place, f"{what} waits for operators", waited)
         if run.refusal is not None:
             self._merging.is_possible = False
-            log.refuse(Refusal(*run.refusal[:3], REMEDY, run.refusal[3]))
+            self._refuse_code(*run.refusal)
+
+    def _refuse_code(self, reason: str, what: str, why: str, place: Place) -> None:
+        """Report code of the program's that a placeholder cannot answer."""
+        self.event_log.refuse(Refusal(reason, what, why, REMEDY, place))
 
     def _graph_run(self, served: Served) -> GraphRun:
         if served.evaluation.is_overlapped and torch.get_default_dtype() is served.lowered.default_dtype:
