@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
 
 # A shell starts what runs in the background with this signal ignored, and processes that tests start would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -29,9 +28,8 @@ payback.AT_ONCE = payback.FEW = policy.RARE = sys.maxsize
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _few_objects_to_scan() -> Iterator[None]:
+def _few_objects_to_scan() -> None:
     """Leave what is there when a module begins out of full collections. Torch and what it imports are a million
     objects, so that a collection takes a second, and some tests make dozens."""
     gc.collect()
     gc.freeze()
-    yield
