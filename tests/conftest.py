@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -22,6 +23,12 @@ from torchjanus.runtime.learning import policy
 from torchjanus.runtime.runs import budget, payback
 
 torch.set_num_threads(1)
+# pytest gives each logger that does not propagate a handler. Torch takes a handler of this one for a wish for its
+# structured trace: it would describe each fake tensor and graph as text, in each test.
+TRACE = logging.getLogger("torch.__trace")
+TRACE.propagate = True
+for handler in [*TRACE.handlers]:
+    TRACE.removeHandler(handler)
 # What is learnt must not depend on how busy the machine is; tests of the budget have a clock of their own.
 budget.FREE_SECONDS = float("inf")
 payback.AT_ONCE = payback.FEW = policy.RARE = sys.maxsize
