@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from torchjanus.core import collector
 from torchjanus.core.collector import uncollected
 
 
 @pytest.fixture(autouse=True)
-def _thawed() -> Iterator[None]:
+def _thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What is there is not frozen, as in a program (see ``tests.conftest``)."""
+    monkeypatch.setattr(collector, "_program_freezes", False)
     gc.unfreeze()
     yield
     gc.collect()
@@ -68,3 +70,12 @@ def test_a_collector_that_is_switched_off_stays_off() -> None:
         assert not gc.isenabled() and not is_old(made)
     finally:
         gc.enable()
+
+
+def test_frozen_objects_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: asked.append(1) or 5)
+    for _ in range(3):
+        with uncollected(kept=True):
+            Made()
+    assert len(asked) == 1

@@ -28,13 +28,20 @@ def uncollected(*, kept: bool = False) -> Iterator[None]:
             gc.enable()
 
 
+# Whether the program has been seen to freeze objects. It is asked no more then: Python counts them one by one, which
+# takes as long as a full collection.
+_program_freezes = False
+
+
 def _grow_old() -> None:
     """Move the surviving young objects to the oldest generation.
 
     When objects that became old amount to a quarter of the others, the collector traverses everything in some later
     call, which takes a third of a second in a process with torch. It does not count objects moved in this way.
     """
+    global _program_freezes
     gc.collect(0)
-    if not gc.get_freeze_count():  # objects that the program has frozen must stay so
+    _program_freezes = _program_freezes or gc.get_freeze_count() > 0
+    if not _program_freezes:  # objects that the program has frozen must stay so
         gc.freeze()
         gc.unfreeze()
