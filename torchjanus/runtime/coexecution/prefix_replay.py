@@ -13,9 +13,9 @@ from torchjanus.core.default_device import without_function_modes
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Ref
 from torchjanus.graph.tracing.ambient import Ambient
+from torchjanus.runtime.coexecution.recording.arrays import copied, same_bits
 from torchjanus.runtime.coexecution.recording.events import Event, Kind
 from torchjanus.runtime.coexecution.recording.placeholders import Placeholder, fill
-from torchjanus.runtime.coexecution.recording.recorder import copied, same_bits
 
 __all__ = ["replay", "tensors_in"]
 

@@ -26,12 +26,12 @@ from torchjanus.runtime.coexecution.graphs.run import GraphRun, LazyRun, restore
 from torchjanus.runtime.coexecution.graphs.served import Served
 from torchjanus.runtime.coexecution.path_switching import begins_alike, cuts_before, events_of, make_missing, moved_to
 from torchjanus.runtime.coexecution.prefix_replay import replay, tensors_in
-from torchjanus.runtime.coexecution.recording.arrays import SharedArrays, memory_of
+from torchjanus.runtime.coexecution.recording.arrays import SharedArrays, copied, memory_of, same_bits
 from torchjanus.runtime.coexecution.recording.composites import Aborted, listed
 from torchjanus.runtime.coexecution.recording.events import Trace
 from torchjanus.runtime.coexecution.recording.observer import Observer
 from torchjanus.runtime.coexecution.recording.placeholders import placeholder, register, unregister
-from torchjanus.runtime.coexecution.recording.recorder import Recorder, copied, same_bits
+from torchjanus.runtime.coexecution.recording.recorder import Recorder
 from torchjanus.semantics.torch.torch_state import generator_state
 
 __all__ = ["Run"]

@@ -17,8 +17,9 @@ from torchjanus.graph.ir.lowered import Fresh, FromInput, NoGradient, Source, Vi
 from torchjanus.graph.ir.program import Ref
 from torchjanus.runtime.coexecution.graphs.run import restored, saved
 from torchjanus.runtime.coexecution.graphs.served import Served
+from torchjanus.runtime.coexecution.recording.arrays import same_bits
 from torchjanus.runtime.coexecution.recording.events import Kind, Trace
-from torchjanus.runtime.coexecution.recording.recorder import Recorder, same_bits
+from torchjanus.runtime.coexecution.recording.recorder import Recorder
 
 __all__ = ["differences"]
 

@@ -22,12 +22,12 @@ from torchjanus.core.errors import InternalFault, Place
 from torchjanus.runtime.coexecution.graphs.matching import undisturbed
 from torchjanus.runtime.coexecution.graphs.run import restored, saved
 from torchjanus.runtime.coexecution.merging.operators import ANSWERED, Call, Operator, Operators, may_change
+from torchjanus.runtime.coexecution.recording.arrays import copied, same_bits
 from torchjanus.runtime.coexecution.recording.composites import Form, listed
-from torchjanus.runtime.coexecution.recording.events import Meta
+from torchjanus.runtime.coexecution.recording.events import Meta, here
 from torchjanus.runtime.coexecution.recording.kinds import called
 from torchjanus.runtime.coexecution.recording.observer import Observer
 from torchjanus.runtime.coexecution.recording.placeholders import Placeholder, fill, placeholder, register, unregister
-from torchjanus.runtime.coexecution.recording.recorder import copied, here, same_bits
 from torchjanus.semantics.torch.torch_state import generator_state
 
 __all__ = ["MergedRun"]

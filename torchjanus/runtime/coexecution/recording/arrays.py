@@ -1,4 +1,4 @@
-"""Arrays that share memory with tensors of a call, as ``numpy()`` gives them: who has written to one, which live on.
+"""Memory of a call's tensors: copies of contents; arrays that share it (``numpy()``), which are written to or live on.
 
 Knows neither paths nor graphs.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["SharedArrays", "Shown", "memory_of", "shares", "storage_of"]
+__all__ = ["SharedArrays", "Shown", "copied", "memory_of", "same_bits", "shares", "storage_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +146,19 @@ def memory_of(array: np.ndarray[Any, Any], tensor: torch.Tensor) -> bool:
 
 def _layout(tensor: torch.Tensor) -> Any:
     return tensor.untyped_storage().nbytes(), tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy that lies as the tensor does."""
+    with torch.no_grad():
+        return tensor.detach().clone()
+
+
+def same_bits(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Whether both hold the same bits."""
+    if one is None or other is None:
+        return one is other
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    first, second = (t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for t in (one, other))
+    return torch.equal(first.view(torch.uint8), second.view(torch.uint8)) if first.numel() else True

@@ -5,6 +5,7 @@ Plain data; knows neither how it is recorded nor how it is served.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import Place
+from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.trees import leaves_of_kind, map_leaves
 from torchjanus.graph.ir.program import Ref
 from torchjanus.runtime.coexecution.recording.arrays import Shown
@@ -29,6 +30,7 @@ __all__ = [
     "Trace",
     "exact",
     "exact_tree",
+    "here",
     "is_constant",
     "meta_of",
 ]
@@ -213,3 +215,14 @@ def _form(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     if type(tree) is slice:
         return (slice, leaf(tree.start), leaf(tree.stop), leaf(tree.step))
     return tree if type(tree) is Ref else leaf(tree)
+
+
+def here() -> Place:
+    """Return the line of the program that is being run."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        place = Place(frame.f_code.co_filename, frame.f_lineno, function=frame.f_code.co_name)
+        if not place.is_library and not place.file.startswith("<"):
+            return place
+        frame = frame.f_back
+    return NOWHERE

@@ -5,11 +5,8 @@ What co-execution does not support is found here, and the trace is refused; the 
 
 from __future__ import annotations
 
-import gc
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-from weakref import getweakrefcount
 
 import numpy as np
 import torch
@@ -19,7 +16,15 @@ from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Ref
 from torchjanus.runtime.coexecution.recording import composites
-from torchjanus.runtime.coexecution.recording.arrays import SharedArrays, Shown, memory_of, shares, storage_of
+from torchjanus.runtime.coexecution.recording.arrays import (
+    SharedArrays,
+    Shown,
+    copied,
+    memory_of,
+    same_bits,
+    shares,
+    storage_of,
+)
 from torchjanus.runtime.coexecution.recording.composites import Section
 from torchjanus.runtime.coexecution.recording.events import (
     Event,
@@ -27,16 +32,18 @@ from torchjanus.runtime.coexecution.recording.events import (
     Kind,
     Provenance,
     Trace,
+    here,
     is_constant,
     meta_of,
 )
 from torchjanus.runtime.coexecution.recording.kinds import Called, called, kind_of
+from torchjanus.runtime.coexecution.recording.lifetimes import is_dropped_observed, release
 from torchjanus.runtime.coexecution.recording.observer import Observer
 from torchjanus.semantics.known.framework_calls import accessor
 from torchjanus.semantics.torch.torch_state import ambient_modes, generator_state
 from torchjanus.trace.layout import lying_of
 
-__all__ = ["REMEDY", "Recorder", "copied", "same_bits"]
+__all__ = ["REMEDY", "Recorder"]
 
 REMEDY = "The call is Python's. Speculate on the parts of the step without it."
 _LARGEST = 1 << 16  # bytes of an array that are compared after each call
@@ -62,7 +69,6 @@ class Recorder(TorchFunctionMode):
         self._shared: dict[int, torch.Tensor] = {}  # copies of tensors that share memory with arrays
         self._versions: dict[int, int] = {}  # of tensors from outside when they were met
         self._arrays = SharedArrays()
-        self._observed = False  # whether a tensor that the call drops is referenced weakly
 
     def refuse(self, reason: str, what: str, why: str, place: Place | None = None) -> None:
         """Make the call one that is not co-executed. The first reason counts."""
@@ -315,16 +321,11 @@ class Recorder(TorchFunctionMode):
             return None
         self._look_at_arrays()
         shown = {n: storage_of(self.tensors[n]) for n in self._arrays.numbers()}
-        escapes = self._released()
-        for generation in (1, 2):  # a cycle of autograd's, mostly a young one, may be all that holds it
-            if any(self.tensors[number].grad_fn is not None for number in escapes):
-                gc.collect(generation)
-                escapes = self._released()
+        escapes, observed = release(self.tensors, self.externals)
         if any(self.tensors[n].is_leaf and self.tensors[n].grad is not None for n in escapes):
             what = "a tensor that the step has computed lives on with its gradient"
             self.refuse("coexecution-open", what, "the graph writes the gradients of tensors from outside.", NOWHERE)
-        outside = (self.tensors[n] for n in self.externals if sys.getrefcount(self.tensors[n]) == 2)
-        if self._observed or any(map(getweakrefcount, outside)):
+        if observed or is_dropped_observed(self.tensors, self.externals):
             what = "the step drops a tensor to which there is a weak reference"
             self.is_opaque = True
             self.refuse("coexecution-tensor", what, "a skeleton holds tensors until the call ends.", NOWHERE)
@@ -334,18 +335,6 @@ class Recorder(TorchFunctionMode):
             return None
         modules, sections = frozenset(self.observer.modules), tuple(self.sections)
         return Trace(self.events, self.externals, self.tensors, escapes, bound, modules, sections)
-
-    def _released(self) -> tuple[int, ...]:
-        """Let go of the computed tensors that nobody else holds, and return the others. The latest ones go first: the
-        backward graph of a tensor that the call has dropped may be all that holds an earlier one."""
-        while True:
-            kept = [n for n in self.tensors if n not in self.externals]
-            for n in reversed(kept):
-                if sys.getrefcount(self.tensors[n]) == 2:
-                    self._observed |= getweakrefcount(self.tensors[n]) > 0
-                    del self.tensors[n]
-            if not any(n not in self.tensors for n in kept):
-                return tuple(kept)
 
     def _bound(self, escapes: tuple[int, ...], shown: Mapping[int, int]) -> tuple[int, ...]:
         """Return the computed tensors whose memory arrays show, and that lives on in another tensor. Refuse arrays that
@@ -394,30 +383,3 @@ _WHY = {
     "coexecution-callback": "its code would run within an operation, of which a skeleton makes none.",
     "coexecution-memory": "the graph's tensors have memory of their own.",
 }
-
-
-def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy that lies as the tensor does."""
-    with torch.no_grad():
-        return tensor.detach().clone()
-
-
-def same_bits(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    """Whether both hold the same bits."""
-    if one is None or other is None:
-        return one is other
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    first, second = (t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for t in (one, other))
-    return torch.equal(first.view(torch.uint8), second.view(torch.uint8)) if first.numel() else True
-
-
-def here() -> Place:
-    """Return the line of the program that is being run."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        place = Place(frame.f_code.co_filename, frame.f_lineno, function=frame.f_code.co_name)
-        if not place.is_library and not place.file.startswith("<"):
-            return place
-        frame = frame.f_back
-    return NOWHERE
