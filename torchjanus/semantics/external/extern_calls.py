@@ -9,25 +9,21 @@ from __future__ import annotations
 import collections
 import functools
 import gc
-import types
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import AccessPath, Step
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
-from torchjanus.core.logs import logger
 from torchjanus.host.journal import Journal
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.shared_arrays import SharedArrays
 from torchjanus.semantics.external.argument_snapshots import are_same, copied, is_unchanged, keeps, parts_of
+from torchjanus.semantics.external.callbacks import Callbacks
 from torchjanus.semantics.external.handling import is_handled, may_raise
 from torchjanus.semantics.external.plain_parts import PlainParts
-from torchjanus.semantics.external.surroundings import code_reached
-from torchjanus.semantics.known.called_back import seen_tensors
 from torchjanus.semantics.known.endings import what_ends
 from torchjanus.semantics.known.foreign import is_foreign_object, runs_user_code
 from torchjanus.semantics.known.foreign_effects import (
@@ -39,23 +35,20 @@ from torchjanus.semantics.known.foreign_effects import (
 )
 from torchjanus.semantics.known.host_memory import memory_within
 from torchjanus.semantics.known.live_views import is_view
-from torchjanus.semantics.known.own_code import Reach
 from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.torch.framework import FrameworkRecorder
 from torchjanus.semantics.torch.torch_state import generator_state
-from torchjanus.trace.actions import Extern, HeapWrite, name_of
-from torchjanus.trace.effects import PURE, Effects
+from torchjanus.trace.actions import Extern, name_of
+from torchjanus.trace.effects import Effects
 
 __all__ = ["ExternCalls", "take"]
 
-log = logger("faults")
 
 # The results of these have memory of their own, so later changes of the arguments do not matter.
 _FORGETTING: tuple[Any, ...] = (
     torch.nonzero, torch.bincount, torch.repeat_interleave, torch.Tensor.unique, torch.Tensor.unique_consecutive
 )  # fmt: skip
-_OF_PROGRAMS = frozenset({"program", "arrays", "attributes"})  # what code of the program may change beside the heap
 _OF_PYTHON = ("builtins", "itertools", "collections", "_collections")
 _SEEN = 1000  # at most so many objects are searched for what native code could call or change
 
@@ -79,6 +72,7 @@ class ExternCalls:
         self.dropped: Any = False
         self.entered = False  # whether the result of the present call is entered by ``with``
         self.arrays = SharedArrays(recording)
+        self.callbacks = Callbacks(recording)
         # The code that enters the step, and whether the step has entered a context that may suppress errors.
         self.outermost: Any = None
         self.suppressing = False
@@ -116,9 +110,9 @@ class ExternCalls:
         parts = PlainParts(recording)
         given = tuple(parts.of(self._own(a)) for a in args)
         named = {key: parts.of(self._own(a)) for key, a in kwargs.items()}
-        own = self._own_code(func, args, kwargs, effects)
-        changes = self._changed_by(own)
-        stale = self._stale((*args, *kwargs.values())) or ("" if is_users_cache(func) else self._stale_to(own))
+        own = self.callbacks.reached(func, args, kwargs, effects)
+        changes = self.callbacks.changed(own)
+        stale = self._stale((*args, *kwargs.values())) or ("" if is_users_cache(func) else self.callbacks.stale(own))
         changeable = self._mutable((*given, *named.values())) if effects.writes != OUTPUT.writes else []
         before = [(value, parts_of(value)) for value in changeable]
         reached = list(memory_within((func, *args, *kwargs.values()))) if effects.world else []
@@ -144,10 +138,10 @@ class ExternCalls:
         kept = self._kept(positional, effects)
         named_kept = dict(zip(keywords, self._kept(tuple(keywords.values()), effects), strict=True))
         recording.keep((func, args, kwargs, kept, named_kept, result))
-        effects = self._with(effects, func, own)
+        effects = self.callbacks.effects_with(effects, func, own)
         event = Extern(
             func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws,
-            late=late, overwrites=overwrites, changes=changes, blind=self._is_blind(own),
+            late=late, overwrites=overwrites, changes=changes, blind=self.callbacks.is_blind(own),
             handled=may_raise(func, kwargs, effects, own) and is_handled(self.outermost, self.suppressing),
         )  # fmt: skip
         recording.note(event)
@@ -272,89 +266,6 @@ class ExternCalls:
                 return f"a {type(value).__name__} that the step has changed"
         return ""
 
-    # -- the program's own code ------------------------------------------------------------------------------------
-
-    def _own_code(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects) -> Reach:
-        """Return the program's own code that the call may run."""
-        if effects is PURE and not is_users_cache(func):
-            return Reach()
-        try:
-            return code_reached(self.recording, func, args, kwargs)
-        except Exception:
-            log.debug("internal fault in torchjanus while looking what native code reaches", exc_info=True)
-            why = "it is native code that torchjanus does not know: it may read or change anything."
-            self.recording.refuse(
-                "native-unknown", f"calls {name_of(func)}", why, "Call it outside of the step and pass its result in."
-            )
-            return Reach()
-
-    def _stale_to(self, own: Reach) -> str:
-        """Return why the program's own code must not run before the commit: it may read what has changed."""
-        if not own.functions:
-            return ""
-        recording = self.recording
-        for value in own.objects.values():
-            written = recording.is_written(value) or recording.call_writes.wrote(value)
-            if written and not isinstance(value, torch.Tensor):
-                return f"a {type(value).__name__} that the step has changed"
-        return ""
-
-    def _is_blind(self, own: Reach) -> bool:
-        """Whether all of the program's own code that a call runs is known, and looks at no variable that the step has
-        written so far. (``_stale_to`` asks for objects.)"""
-        generators = [one for one in own.functions.values() if isinstance(one, types.GeneratorType)]
-        if not generators or own.unknown:
-            return False
-        spaces = [*filter(None, map(_globals_of, own.functions.values()))]
-        owners = {path.token for space in spaces if (path := self.recording.owner(space)) is not None}
-        owners |= {AccessPath.const(space, "globals").token for space in spaces}
-        for event in self.recording.trace.events:
-            if isinstance(event, HeapWrite) and (
-                event.how == "cell" or (event.base.token in owners and event.key in own.names)
-            ):
-                return False
-        return True
-
-    def _changed_by(self, own: Reach) -> str:
-        """Return what the run has read so far that the program's own code may change; or ""."""
-        if not own.changes:
-            return ""
-        recording, reads = self.recording, self.recording.reads()
-        for value in own.objects.values():
-            access_path = recording.owner(value) or (AccessPath.const(value) if isinstance(value, type) else None)
-            if access_path is None:
-                continue
-            here, names = reads.get(access_path.token, set()), reads.get(access_path.then(Step.DICT).token, set())
-            tensor = isinstance(value, torch.Tensor) and recording.number(value) is not None
-            if own.items and (tensor or (here and isinstance(value, CONTAINERS))):
-                return f"a {type(value).__name__} that the step has read before it"
-            if not isinstance(value, CONTAINERS) and (here | names) & (here | names if own.anything else own.sets):
-                return f"attributes of a {type(value).__name__} that the step has read before it"
-        variables = {(id_, name) for id_, name in own.variables if name in reads.get(("const", id_), set())}
-        cells = [cell for cell in own.cells if ("cell", cell) in reads]
-        return "variables that the step has read before it" if variables or cells else ""
-
-    def _with(self, effects: Effects, func: Any, own: Reach) -> Effects:
-        """Return the effects of the call and of the program's own code that it may have run."""
-        if not own.functions:
-            return effects
-        name = "next()" if func is take else name_of(func)
-        if own.modes:
-            what = f"{name} may run code of the program's own that sets modes of torch"
-            self.recording.refuse(
-                "native-code-sets-mode", what, "a graph restores the modes it found.", "Set them before the step."
-            )
-        for same in seen_tensors(own):
-            self.recording.hold_argument(same, f"a tensor that {name} may look at is changed later in the step")
-        if not own.changes or effects.world:
-            self.recording.called_back.add(name, own)
-            return effects
-        self.recording.called_back.add(name, own)
-        if own.world:
-            return replace(effects, world=True, user_code=True)
-        reads, writes = effects.reads | _OF_PROGRAMS, effects.writes | _OF_PROGRAMS
-        return replace(effects, reads=reads, writes=writes, user_code=True)
-
     def _mutable(self, values: tuple[Any, ...]) -> list[Any]:
         return [
             value
@@ -392,11 +303,3 @@ def _referents_of(value: Any) -> list[Any]:
     """Return what a builtin iterator or view refers to."""
     shows = is_view(value) or hasattr(type(value), "__next__")
     return gc.get_referents(value) if shows and type(value).__module__ in _OF_PYTHON else []
-
-
-def _globals_of(code: Any) -> dict[str, Any] | None:
-    """Return the global variables of a function or generator; None for what has none, or has ended."""
-    if isinstance(code, types.FunctionType):
-        return code.__globals__
-    frame = code.gi_frame if isinstance(code, types.GeneratorType) else None
-    return None if frame is None else frame.f_globals
