@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import operator
-import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +23,7 @@ from torchjanus.semantics.external.data_parallel import DataParallel
 from torchjanus.semantics.external.extern_calls import ExternCalls, take
 from torchjanus.semantics.external.host_functions import host_effects
 from torchjanus.semantics.external.logs import with_program_line
-from torchjanus.semantics.external.surroundings import writes_by_python
+from torchjanus.semantics.external.print_calls import PrintCalls
 from torchjanus.semantics.known.callers import searches
 from torchjanus.semantics.known.consumers import iterated
 from torchjanus.semantics.known.foreign import (
@@ -44,7 +43,6 @@ from torchjanus.semantics.known.foreign_effects import (
 )
 from torchjanus.semantics.known.host_memory import bounds_of
 from torchjanus.semantics.known.live_views import dictionary_behind, is_view
-from torchjanus.semantics.native.comparisons import has_python_method
 from torchjanus.semantics.native.containers import WatchHooks
 from torchjanus.semantics.native.methods import NativeMethods
 from torchjanus.semantics.native.shown_parts import SHOWN
@@ -92,6 +90,7 @@ class ForeignCalls(NativeMethods):
         self.externs = ExternCalls(recording, framework, journal)
         self.collectives = Collectives(framework, self.externs, watch)
         self.data_parallel = DataParallel(self.collectives, journal)
+        self.prints = PrintCalls(recording, watch, self.extern, self.is_foreign)
         framework.reductions = self.data_parallel
         framework.share_memory = self._share_memory
         framework.arguments.convert_foreign = self._convert_foreign
@@ -185,44 +184,6 @@ class ForeignCalls(NativeMethods):
     def _selected(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Return what the host computes from the contents of tensors."""
         return self.extern(fn, args, kwargs, PURE)
-
-    # -- the program's own files -----------------------------------------------------------------------------------
-
-    def printed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call ``print``. Texts that Python code makes, and files whose ``write`` is Python code, are watched."""
-        file = kwargs.get("file")
-        if file is None and writes_by_python(sys.stdout):
-            file = self.watch.attr(None, sys, "stdout")
-        own = (file is not None and self.recording.owner(file) is not None) or type(file).__module__ != "builtins"
-        ends = [kwargs.get(name) for name in ("sep", "end")]
-        known = kwargs.keys() <= {"sep", "end", "file", "flush"} and all(e is None or isinstance(e, str) for e in ends)
-        if not known or not own or not writes_by_python(file):
-            shown: list[Any] = []
-            for value in args:
-                try:
-                    shown.append(self._as_printed(value))
-                except BaseException:
-                    if known and shown:  # the values before it have been written in eager
-                        sep = kwargs.get("sep")
-                        self.extern(print, tuple(shown), {**kwargs, "end": " " if sep is None else sep})
-                    raise
-            return self.extern(print, tuple(shown), kwargs)
-        sep, end = (default if e is None else e for e, default in zip(ends, (" ", "\n"), strict=True))
-        for index, value in enumerate(args):
-            for text in (sep, value) if index else (value,):
-                self.watch.call(None, self.watch.attr(None, file, "write"), (self.watch.text(None, text, "s"),), {})
-        self.watch.call(None, self.watch.attr(None, file, "write"), (end,), {})
-        if self.watch.branch(None, kwargs.get("flush", False)):
-            self.watch.call(None, self.watch.attr(None, file, "flush"), (), {})
-        return None
-
-    def _as_printed(self, value: Any) -> Any:
-        """Return what ``print`` is given in the place of an object whose text Python code makes."""
-        if isinstance(value, torch.Tensor | BaseException) or self.is_foreign(value):
-            return value
-        cls: Any = type(value)
-        method = "__str__" if cls.__str__ is not object.__str__ else "__repr__"
-        return self.watch.text(None, value, "s") if has_python_method(cls, method) else value
 
     # -- extern calls ---------------------------------------------------------------------------------------------
 

@@ -170,7 +170,7 @@ class NativeCalls(ForeignCalls):
         if fn is len and len(args) == 1 and not kwargs:
             return self._length(args[0])
         if fn is print:
-            return self.printed(args, kwargs)
+            return self.prints.call(args, kwargs)
         if self.is_deferred(fn):
             return self.extern(fn, args, kwargs)
         if bound and not isinstance(owner, types.ModuleType | type) and self.is_foreign(owner):
