@@ -162,6 +162,10 @@ PROGRAM = """
     (entry,) = step.entries
     entry.engine.wait()
     losses = [step(torch.ones(5, 4)).item() for number in range(20)]
+    for number in range(100_000):  # on a busy machine trials are deferred
+        if any("agreed" in note for note in entry.engine.notes):
+            break
+        step(torch.ones(5, 4))
     print(losses[-1])
     print([note for note in entry.engine.notes if note.startswith(("inductor", "not"))])
 """

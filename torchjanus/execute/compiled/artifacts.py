@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchjanus.core.lazy import deferred
+from torchjanus.execute.compiled.extension import CompiledExtension
 from torchjanus.execute.compiled.loading import Loaded
 
 __all__ = ["bare_call"]
@@ -26,6 +27,8 @@ def bare_call(artifact: Any) -> Callable[[list[Any]], Any] | None:
 
     The two are equivalent only for code that returns nothing: results may be views, which the wrappers make.
     """
+    if isinstance(artifact, CompiledExtension):
+        return artifact.bare
     if not isinstance(artifact, inductor.CompiledArtifact | Loaded):
         return None
     seen: dict[int, Any] = {id(artifact): artifact}

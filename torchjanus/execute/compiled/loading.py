@@ -23,7 +23,7 @@ from torchjanus.core.lazy import deferred
 from torchjanus.core.logs import logger
 from torchjanus.graph.lowering.prepared_bytes import without_symbols
 
-__all__ = ["Loaded", "load", "ready_to_load"]
+__all__ = ["Loaded", "entry_of", "graph_of", "load", "ready_to_load"]
 
 inductor = deferred("torch._inductor")
 
@@ -70,38 +70,55 @@ class Loaded:
         return self._compiled_fn([*inputs])
 
 
-def _loaded(saved: bytes) -> Loaded:
-    """Load as torch's CacheCompiledArtifact does. Raises where this torch has saved it in another way."""
-    cache, graphs, serial, *_ = map(importlib.import_module, _LOADER)
+def entry_of(saved: bytes) -> Any:
+    """Return AOTAutograd's entry of what was saved: the compiled graph and what its wrappers have to do. Raises where
+    this torch has saved it in another way."""
+    cache, _, serial, *_ = map(importlib.import_module, _LOADER)
     reader = serial.BytesReader(saved)
     if reader.read_bytes() != _HEADER or reader.read_bytes() != inductor.codecache.torch_key():
         raise ValueError("it is of another kind")
     key, parts = reader.read_str(), reader.read_bytes()
     torch.compiler.load_cache_artifacts(parts)
     with (
-        tracing(TracingContext(without_symbols())),
         inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True),
         functorch_config.patch(strict_autograd_cache=True),
     ):
         entry, _ = cache.AOTAutogradCache._lookup(
             key, local=True, remote=False, args=[], cache_info={}, aot_config=None
         )
-        entry.compiled_fw = _without_compiler(entry.compiled_fw)
+    return entry
+
+
+def graph_of(entry: Any) -> Any:
+    """Return the compiled graph of an entry, not ready to be called; None where it is not kept."""
+    key, _ = entry.compiled_fw.fx_graph_cache_info
+    with inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True):
+        graph, *_ = inductor.codecache.FxGraphCache.find_guarded_entry(key, True, None, lambda *_: True, [])
+    return graph
+
+
+def _loaded(saved: bytes) -> Loaded:
+    """Load as torch's CacheCompiledArtifact does. Raises where this torch has saved it in another way."""
+    with tracing(TracingContext(without_symbols())):
+        entry = entry_of(saved)
+        entry.compiled_fw = _without_compiler(entry)
+        graphs = importlib.import_module("torch._inductor.cudagraph_utils")
         settings = {
             "cudagraphs": inductor.utils.BoxedBool(False),
             "boxed_forward_device_index": graphs.BoxedDeviceIndex(0),
         }
-        return Loaded(entry.wrap_post_compile([], entry.sanitized_aot_config, settings))
+        with inductor.config.patch(unsafe_skip_cache_dynamic_shape_guards=True):
+            return Loaded(entry.wrap_post_compile([], entry.sanitized_aot_config, settings))
 
 
-def _without_compiler(forward: Any) -> Any:
-    """Return the compiled forward made ready without a hook of Inductor's own tests, which is in the compiler. Where
-    more has to be done than for a CPU, torch does it."""
+def _without_compiler(entry: Any) -> Any:
+    """Return the entry's compiled forward made ready without a hook of Inductor's own tests, which is in the compiler.
+    Where more has to be done than for a CPU, torch does it."""
+    forward = entry.compiled_fw
 
     class Ready(type(forward)):  # type: ignore[misc]
         def load(self, example_inputs: Any) -> Any:
-            key, _ = self.fx_graph_cache_info
-            graph, *_ = inductor.codecache.FxGraphCache.find_guarded_entry(key, True, None, lambda *_: True, [])
+            graph = graph_of(entry)
             if graph is None or _has_kernels(graph._triton_bundle) or getattr(graph, "extern_libs_key", None):
                 return super().load(example_inputs)
             constants = inductor.output_code.CompiledFxGraphConstants()

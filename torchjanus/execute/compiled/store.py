@@ -16,7 +16,7 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from torchjanus.core.cache_folder import NotPrivate, folder_in_use, make_private
 from torchjanus.core.lazy import deferred
 from torchjanus.core.logs import logger
 from torchjanus.core.settings import CACHE
+from torchjanus.execute.compiled.extension import Extension
 from torchjanus.execute.compiled.loading import load
 
 __all__ = [
@@ -50,7 +51,7 @@ log = logger("store")
 
 VARIABLE = CACHE.name  # names the folder; empty: artifacts are not kept
 MOST_BYTES = 2 << 30
-_LAYOUT = 2  # version of the stored format
+_LAYOUT = 3  # version of the stored format
 _SAID = ("passed", "leads", "trails")
 
 
@@ -60,7 +61,8 @@ class Product:
 
     ``files``: the libraries that belong to it, which Inductor would else compile again, by their places in its folder;
     ``probes``: the libraries by which Inductor tests the processor's instructions; ``proven``: all instruction sets
-    that the processor reports work, so that no further test is needed.
+    that the processor reports work, so that no further test is needed; ``extension``: which of the files is called, if
+    that is all there is to do.
     """
 
     artifact: bytes
@@ -68,10 +70,16 @@ class Product:
     files: Mapping[str, bytes] = field(default_factory=dict)
     probes: Mapping[str, bytes] = field(default_factory=dict)
     proven: bool = False
+    extension: Extension | None = None
 
     def load(self) -> Callable[..., Any]:
         """Return the artifact as a function. Raises NotPrivate where others may write to the folder that it is run
         from."""
+        if self.extension is not None:
+            try:
+                return self.extension.load(self.files)
+            except (KeyError, ImportError, OSError) as error:  # as on a disk from which nothing may be run
+                log.debug("an extension module is loaded with Inductor: %s: %s", type(error).__name__, error)
         make_private(inductor_folder())
         put_back({**self.probes, **self.files}, inductor_folder())
         with tempfile.TemporaryDirectory(prefix="torchjanus-") as folder:
@@ -132,8 +140,7 @@ class Store:
 
     def put(self, key: str, product: Product) -> None:
         """Store a product; the least recently used are evicted."""
-        parts = (product.artifact, product.conditions, product.files, product.probes, product.proven)
-        self.write(key, pickle.dumps(parts))
+        self.write(key, pickle.dumps(tuple(getattr(product, one.name) for one in fields(Product))))
 
     def read(self, key: str) -> bytes | None:
         """Return the stored bytes; None where there are none, or they are damaged (then they are removed)."""

@@ -19,7 +19,9 @@ import torch
 
 from torchjanus.core.errors import refused
 from torchjanus.core.lazy import deferred
+from torchjanus.core.logs import logger
 from torchjanus.execute.compiled.child import Child, begin, bound
+from torchjanus.execute.compiled.extension import Extension, extension_of
 from torchjanus.execute.compiled.store import Product, fingerprint, put_back
 from torchjanus.graph.lowering.for_inductor import Prepared
 from torchjanus.graph.lowering.prepared_bytes import (
@@ -39,6 +41,8 @@ __all__ = ["Compilation", "Request"]
 after_mutation = deferred("torchjanus.execute.compiled.after_mutation")
 
 inductor = deferred("torch._inductor")
+
+log = logger("store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +116,9 @@ class Compilation:
 
     def _load(self, number: int) -> Product:
         folder = self.child.folder
-        conditions, files, probes, proven = pickle.loads((folder / f"beside-{number}").read_bytes())
-        _PROBES.update(probes)
-        return Product((folder / f"artifact-{number}").read_bytes(), conditions, files, probes, proven)
+        product: Product = pickle.loads((folder / f"product-{number}").read_bytes())
+        _PROBES.update(product.probes)
+        return product
 
     def kill(self) -> None:
         """Kill the child; ``result`` raises then."""
@@ -172,9 +176,25 @@ def main(folder: Path, parent: int) -> None:
         libraries = {path for path in cache.rglob("*.so") if path not in used}
         loaded = libraries & _loaded(libraries)
         used |= loaded
-        beside = (conditions, _contents(cache, loaded), _contents(cache, libraries - loaded), _proven())
-        (folder / f"beside-{number}").write_bytes(pickle.dumps(beside))
-        artifact.save(path=str(folder / f"artifact-{number}"), format="binary")
+        saved = folder / "artifact"
+        artifact.save(path=str(saved), format="binary")
+        product = Product(
+            saved.read_bytes(),
+            conditions,
+            _contents(cache, loaded),
+            _contents(cache, libraries - loaded),
+            _proven(),
+            _extension_of(artifact, saved.read_bytes(), cache),
+        )
+        (folder / f"product-{number}").write_bytes(pickle.dumps(product))
+
+
+def _extension_of(artifact: Any, saved: bytes, cache: Path) -> Extension | None:
+    try:
+        return extension_of(artifact, saved, cache)
+    except Exception as error:  # another version of torch: its own loading is slower, but right
+        log.debug("what is compiled has to be loaded with Inductor: %s: %s", type(error).__name__, error)
+        return None
 
 
 if __name__ == "__main__":

@@ -54,6 +54,11 @@ class CompileOrder:
         store = store_in_use()
         return store is not None and all(store.has(request.key()) for request in self.requests)
 
+    @property
+    def needs_inductor(self) -> bool:
+        """Whether products have to be loaded with Inductor: code around the kernels that is Python."""
+        return not all(request.patches["cpp_wrapper"] for request in self.requests)
+
     def verdict(self) -> Verdict | None:
         """Return where it is stored whether the products agree with replay; None without a store."""
         store = store_in_use()

@@ -224,7 +224,8 @@ class Engine:
         with self._adopting:
             order, self._order = self._order, None
             if order is not None:
-                ready_to_load()
+                if order.needs_inductor:
+                    ready_to_load()
                 self._ticket = submit(order.start)
                 weakref.finalize(self, self._ticket.cancel)
 
