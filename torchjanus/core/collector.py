@@ -14,9 +14,10 @@ __all__ = ["uncollected"]
 
 
 @contextlib.contextmanager
-def uncollected(*, kept: bool = False) -> Iterator[None]:
+def uncollected(*, kept: bool = False, garbage: bool = True) -> Iterator[None]:
     """Disable the collector, while no code of the program runs. ``kept``: objects made in here, or just before, live
-    long."""
+    long; ``garbage``: some of them are cycles that nobody uses any more. (To look for those takes a twentieth of a
+    second after a large import.)"""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -24,7 +25,7 @@ def uncollected(*, kept: bool = False) -> Iterator[None]:
     finally:
         if was:
             if kept:
-                _grow_old()
+                _grow_old(garbage)
             gc.enable()
 
 
@@ -33,14 +34,15 @@ def uncollected(*, kept: bool = False) -> Iterator[None]:
 _program_freezes = False
 
 
-def _grow_old() -> None:
+def _grow_old(garbage: bool) -> None:
     """Move the surviving young objects to the oldest generation.
 
     When objects that became old amount to a quarter of the others, the collector traverses everything in some later
     call, which takes a third of a second in a process with torch. It does not count objects moved in this way.
     """
     global _program_freezes
-    gc.collect(0)
+    if garbage:
+        gc.collect(0)
     _program_freezes = _program_freezes or gc.get_freeze_count() > 0
     if not _program_freezes:  # objects that the program has frozen must stay so
         gc.freeze()

@@ -7,6 +7,7 @@ know what the child does.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -34,6 +35,7 @@ MEMORY = 8 << 30  # bytes, besides the example inputs; at most half of the machi
 # Of two processes that want one core, the one at niceness 5 gets a quarter of it (Linux). At 10 it gets a tenth: what
 # is made for a program of a minute comes too late. Lowering takes seconds, so it comes before.
 NICENESS = 5
+_OBJECTS = 100_000  # new objects after which the collector looks for cycles: a child does not live long
 _WATCH = 0.25  # seconds between two checks whether the parent is alive
 
 
@@ -127,6 +129,8 @@ def begin(folder: Path, parent: int, lowest: int = NICENESS) -> None:
     """In the child: end when the parent does, and run at the niceness ``lowest``, counted from the program's."""
     threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
     os.nice(max(0, lowest - serving.niceness))
+    gc.freeze()  # what is imported stays
+    gc.set_threshold(_OBJECTS)
 
 
 def bound(besides: int) -> None:

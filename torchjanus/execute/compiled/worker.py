@@ -151,12 +151,37 @@ def _loaded(libraries: set[Path]) -> set[Path]:
     return {path for path in libraries if str(path.resolve()) in mapped}
 
 
+_UNTESTED = {"cpp.vec_isa_ok": True}  # Inductor believes in the instruction sets that the processor reports
+
+
+def _reported() -> list[Any]:
+    """Return the instruction sets that the processor reports, the best one first."""
+    with inductor.config.patch(_UNTESTED):
+        return [*inductor.cpu_vec_isa.valid_vec_isa_list.__wrapped__()]
+
+
 def _proven() -> bool:
     """Whether all instruction sets that the processor reports were found to work."""
-    found = inductor.cpu_vec_isa.valid_vec_isa_list()
-    with inductor.config.patch({"cpp.vec_isa_ok": True}):
-        said = inductor.cpu_vec_isa.valid_vec_isa_list.__wrapped__()
-    return [*map(str, found)] == [*map(str, said)]
+    return [*map(str, inductor.cpu_vec_isa.valid_vec_isa_list())] == [*map(str, _reported())]
+
+
+def _is_used_by_aten() -> bool:
+    """Whether ATen's own kernels use the best instruction set that the processor reports. Then Inductor's test of it
+    need not be made: it compiles a program, which takes seconds."""
+    best = next(iter(_reported()), None)
+    return best is not None and best.build_macro()[:1] == [f"CPU_CAPABILITY_{torch.backends.cpu.get_cpu_capability()}"]
+
+
+def _compiled(request: Request) -> tuple[Any, tuple[Condition, ...], bool]:
+    """Compile. Returns the artifact, the conditions on sizes, and whether all reported instruction sets work."""
+    if _is_used_by_aten():
+        try:
+            with inductor.config.patch(_UNTESTED):
+                return (*compile_request(request), True)
+        except Exception as error:  # the C++ compiler may not know them: Inductor tests that
+            log.debug("compiled once more, after Inductor's tests: %s: %s", type(error).__name__, error)
+            inductor.cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    return (*compile_request(request), _proven())
 
 
 def _contents(folder: Path, paths: set[Path]) -> dict[str, bytes]:
@@ -172,7 +197,7 @@ def main(folder: Path, parent: int) -> None:
     cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
     used: set[Path] = set()
     for number, request in enumerate(requests):
-        artifact, conditions = compile_request(request)
+        artifact, conditions, proven = _compiled(request)
         libraries = {path for path in cache.rglob("*.so") if path not in used}
         loaded = libraries & _loaded(libraries)
         used |= loaded
@@ -183,7 +208,7 @@ def main(folder: Path, parent: int) -> None:
             conditions,
             _contents(cache, loaded),
             _contents(cache, libraries - loaded),
-            _proven(),
+            proven,
             _extension_of(artifact, saved.read_bytes(), cache),
         )
         (folder / f"product-{number}").write_bytes(pickle.dumps(product))
