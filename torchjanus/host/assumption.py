@@ -17,7 +17,7 @@ from torchjanus.core.default_device import default_device, foreign_modes
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.host.checks import BROKEN, autocast_regions
-from torchjanus.trace.modes import attention_switched_off
+from torchjanus.trace.modes import WarningFilters, attention_switched_off
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, leaves
 
 __all__ = [
@@ -122,11 +122,12 @@ class Arguments(Assumption):
 @dataclass(frozen=True, slots=True, eq=False)
 class AmbientState(Assumption):
     """Grad mode, inference mode, autocast, default dtype, deterministic mode and default device are as they were, and
-    no other mode sees the calls of torch."""
+    no other mode sees the calls of torch. ``filters``: of a step that warns, the filters of warnings."""
 
     modes: Any
     deterministic: bool
     device: torch.device | None = None
+    filters: WarningFilters | None = None
 
     def __str__(self) -> str:
         modes = self.modes
@@ -137,6 +138,7 @@ class AmbientState(Assumption):
         parts.append(f"default dtype {str(modes.default_dtype).removeprefix('torch.')}")
         parts += [] if self.device is None else [f"default device {self.device}"]
         parts += ["deterministic algorithms"] if self.deterministic else []
+        parts += [] if self.filters is None else ["filters of warnings"]
         return ", ".join(parts)
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
@@ -150,10 +152,12 @@ class AmbientState(Assumption):
             and not torch.is_anomaly_enabled()
             and default_device() == self.device
             and not foreign_modes()
+            and (self.filters is None or self.filters == WarningFilters.now())
         )
 
     def observed(self, args: Args, kwargs: Kwargs) -> str:
-        return "other modes"
+        others = self.filters is not None and self.filters != WarningFilters.now()
+        return "other filters of warnings" if others else "other modes"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,6 +18,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, native_class
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
+from torchjanus.host.program_lines import FromLine
 from torchjanus.host.source import ITERATION, Source
 from torchjanus.rewrite.hooks.lookup import asks_for_attributes, is_python_class, own_dict
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop
@@ -320,5 +321,5 @@ class Commit:
         count = len(event.args)
         named = [f"{key}={text}" for key, text in zip(event.kwargs, values[count:], strict=True)]
         given = ", ".join([*values[:count], *named])
-        func = self.source.constant(event.func)
+        func = self.source.constant(event.func if event.caller is None else FromLine(event.func, event.caller))
         return f"{through}{func}, {given})" if through else f"{func}({given})"

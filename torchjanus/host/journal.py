@@ -17,6 +17,7 @@ import torch
 
 from torchjanus.core.caches import Interned
 from torchjanus.core.kinds import isinstance
+from torchjanus.host.program_lines import called
 from torchjanus.trace.effects import Effects, Undo
 
 __all__ = ["ExternRaised", "Journal", "Method", "Record", "method"]
@@ -139,7 +140,7 @@ class Journal:
     def known(self, number: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record | None:
         """Return the record of this number, if it is of the same function with the same arguments; else None."""
         record = self.records.get(number)
-        if record is None or record.func is not func:
+        if record is None or called(record.func) is not called(func):
             return None
         if record.attempt != self._attempt:
             undo = record.undo

@@ -175,7 +175,7 @@ class Extern:
     earlier framework calls read, and must follow them. ``overwrites``: it may change memory that the run has read; a
     repeated attempt needs the old contents. ``changes``: what the program read before, and the call may have changed.
     ``handled``: the program may handle its error, so it is made in place. ``blind``: code of the program's that it runs
-    is known to look at nothing that the step has written before it.
+    is known to look at nothing that the step has written before it. ``caller``: makes the call from the program's line.
     """
 
     func: Callable[..., Any]
@@ -193,6 +193,7 @@ class Extern:
     changes: str = ""
     handled: bool = False
     blind: bool = False
+    caller: Any = None
 
     @property
     def token(self) -> Any:

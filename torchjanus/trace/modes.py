@@ -1,12 +1,15 @@
-"""The ambient state of torch under which an operation ran. Plain data."""
+"""The ambient state under which an operation or a run was made. Plain data."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-__all__ = ["ATTENTION", "Modes", "attention_switched_off"]
+__all__ = ["ATTENTION", "Modes", "WarningFilters", "attention_switched_off"]
 
 # The kernels of scaled_dot_product_attention, each with what says whether it may be chosen.
 ATTENTION = tuple(
@@ -35,3 +38,18 @@ class Modes:
     def is_plain(self) -> bool:
         """Whether nothing but the gradient mode and the default dtype decides what operations compute."""
         return not (self.autocast or self.inference or self.without)
+
+
+@dataclass(frozen=True, slots=True)
+class WarningFilters:
+    """Which warnings are shown, ignored or raised: ``warnings.filters``."""
+
+    filters: tuple[Any, ...]
+
+    @staticmethod
+    def now() -> WarningFilters:
+        return WarningFilters(tuple(warnings.filters))
+
+    def differ(self, filters: Sequence[Any]) -> bool:
+        """Whether these filters are others."""
+        return self.filters != tuple(filters)

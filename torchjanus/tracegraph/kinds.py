@@ -51,7 +51,7 @@ _TABLE = (
     Kind("invoke", InvokeOp, ("name", "callee", "given"), live=("callee", "made"), derived=("outs", "call")),
     Kind("write", HeapWrite, ("how", "base", "key"), live=("key", "value")),
     Kind("mutate", ContainerMutation, ("method", "base"), live=("args",)),
-    Kind("extern", Extern, ("func",), live=("args", "kwargs"), derived=("number", "after")),
+    Kind("extern", Extern, ("func",), live=("args", "kwargs"), derived=("number", "after", "caller")),
     Kind("decide", NumberPredicate, ("expr", "outcome")),
     Kind("assert", TensorPredicate, ("ref", "outcome"), derived=("after",)),
     Kind("branch", Decision, ("outcome",)),

@@ -450,7 +450,7 @@ def collected_in_lists_of_lists():
     return Program(step, grids())
 
 
-@program(speculated=1, compiles=8)
+@program(speculated=0, compiles=8)
 def taken_from_the_row_above():
     def step(x):
         zero = x.new_zeros(4)

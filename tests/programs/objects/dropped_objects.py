@@ -337,3 +337,88 @@ def buffer_of_a_file_in_memory():
         return y * n
 
     return Program(step, inputs())
+
+
+@program(refused="uses a memoryview of memory whose size may change")
+def temporary_view_that_the_callee_drops():
+    received = bytearray(b"abc")
+
+    def part(view, x):
+        n = len(view)
+        view = None
+        received.append(1)
+        return busy(x) * n
+
+    def step(x):
+        return part(memoryview(received), x)
+
+    return Program(step, inputs(), state=received)
+
+
+@program(refused="uses a memoryview of memory whose size may change")
+def temporary_view_as_a_keyword():
+    received = bytearray(b"abc")
+
+    def part(x, *, view):
+        n = len(view)
+        del view
+        received.append(1)
+        return busy(x) * n
+
+    def step(x):
+        return part(x, view=memoryview(received))
+
+    return Program(step, inputs(), state=received)
+
+
+@program(refused="uses a ndarray of memory whose size may change")
+def temporary_array_over_bytes_that_grow():
+    received = bytearray(b"abc")
+
+    def part(array, x):
+        n = int(array.sum())
+        del array
+        received.append(1)
+        return busy(x) * n
+
+    def step(x):
+        return part(np.frombuffer(received, np.uint8), x)
+
+    return Program(step, inputs(), state=received)
+
+
+@program(refused="makes a Noisy")
+def temporaries_that_callees_drop():
+    def inner(a, b=1, *, c=2):
+        print(a.name)
+        a = None
+        print("inner, after")
+        return b + c
+
+    def outer(a, x):
+        k = inner(Noisy("other"), c=3)
+        a = None
+        print("outer, after")
+        return busy(x) * k
+
+    def step(x):
+        return outer(Noisy("one"), x)
+
+    return Program(step, inputs())
+
+
+@program(refused="makes a Noisy")
+def temporary_dropped_before_an_error():
+    def part(a, x):
+        a = None
+        print("after")
+        raise ValueError("no")
+
+    def step(x):
+        try:
+            return part(Noisy("one"), x)
+        except ValueError as error:
+            print(error)
+        return busy(x)
+
+    return Program(step, inputs())

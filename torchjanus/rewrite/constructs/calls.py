@@ -24,7 +24,7 @@ def call_location(walk: Walk, node: ast.Call) -> Location:
     func = node.func
     if not isinstance(func, ast.Attribute) or func.lineno == func.end_lineno:
         return where
-    if any(isinstance(argument, ast.Starred) for argument in node.args) or any(k.arg is None for k in node.keywords):
+    if is_starred(node):
         return where
     if len(node.args) + len(node.keywords) + bool(node.keywords) >= 15:  # too many for CPython's method call
         return where
@@ -33,6 +33,11 @@ def call_location(walk: Walk, node: ast.Call) -> Location:
         return where
     line, column, _, _ = attribute_location(func)
     return line, column, where[2], where[3]
+
+
+def is_starred(node: ast.Call) -> bool:
+    """Whether a call has arguments or keywords with stars."""
+    return any(isinstance(argument, ast.Starred) for argument in node.args) or any(k.arg is None for k in node.keywords)
 
 
 def statement(walk: Walk, node: ast.Expr) -> ast.stmt:
@@ -54,7 +59,8 @@ def call(walk: Walk, node: ast.Call, kind: str = "call") -> ast.expr:
     else:
         bare = not node.args and not node.keywords
         func = attribute(walk, node.func, "method") if isinstance(node.func, ast.Attribute) else walk.visit(node.func)
-        callee = walk.ask("bare_callee" if bare else "callee", node, func, kind=walk.kind(node, kind), location=where)
+        how = "bare_callee" if bare else "starred_callee" if is_starred(node) else "callee"
+        callee = walk.ask(how, node, func, kind=walk.kind(node, kind), location=where)
     return place(ast.Call(callee, arguments, keywords), where)
 
 

@@ -30,6 +30,7 @@ from torchjanus.rewrite.hooks.semantics import (
     NOTHING,
     UNARY,
     Semantics,
+    invoked,
     native_unpack,
 )
 from torchjanus.rewrite.hooks.slots import (
@@ -183,6 +184,10 @@ class Bound(Anchor):
         if id(fn) in _bare_frame_readers:
             return semantics.frame_reader(self.sites[n], self.globals, fn)
         return semantics.callee(self.sites[n], fn)
+
+    def starred_callee(self, n: int, fn: Any) -> Any:
+        """Return what a call with starred arguments calls in the place of ``fn``."""
+        return invoked(self.callee(n, fn))
 
     def star(self, n: int, iterable: Any) -> Any:
         semantics = CURRENT.get()

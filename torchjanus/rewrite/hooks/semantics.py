@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from types import CellType
+from types import CellType, MethodType
 from typing import Any
 
 from torchjanus.rewrite import Site
@@ -24,8 +24,12 @@ __all__ = [
     "NOTHING",
     "TEXT",
     "UNARY",
+    "Invocation",
+    "PendingCall",
     "Semantics",
     "current",
+    "invoked",
+    "make_calls_by",
     "native_unpack",
     "using",
 ]
@@ -107,8 +111,24 @@ def _unpacker(before: int, star: bool, after: int) -> Callable[[Any], tuple[Any,
 NOTHING: AbstractContextManager[Any, Any] = nullcontext()
 
 
+class PendingCall:
+    """A call that has not begun yet. Whoever makes it takes the arguments out of the list and the dictionary."""
+
+    __slots__ = ("args", "fn", "kwargs")
+
+    def __init__(self, fn: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        self.fn = fn
+        self.args = args
+        self.kwargs = kwargs
+
+
 class Invocation:
-    """A callee that asks the semantics to make the call. It looks like the callee in error messages."""
+    """A callee that asks the semantics to make the call. It looks like the callee in error messages.
+
+    The interpreter holds the arguments of a call of an object until the call ends; those of a function or a bound
+    method belong to the callee. So rewritten code calls the bound ``__call__``, but for starred arguments, whose error
+    messages name the callee.
+    """
 
     __slots__ = ("_at", "_fn", "_semantics")
 
@@ -118,7 +138,12 @@ class Invocation:
         self._fn = fn
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self._semantics.call(self._at, self._fn, args, kwargs)
+        hand_over = self._semantics._hand_over
+        if hand_over is None:
+            return self._semantics.call(self._at, self._fn, args, kwargs)
+        call = PendingCall(self._fn, [*args], kwargs)
+        self._fn = args = None  # type: ignore[assignment]
+        return hand_over(self._at, call)
 
     @property
     def __module__(self) -> Any:  # type: ignore[override]
@@ -131,8 +156,23 @@ class Invocation:
         return str(self._fn)
 
 
+_invoke = Invocation.__call__
+
+
+def invoked(callee: Any) -> Any:
+    """Return the Invocation that rewritten code is to call, and what else it calls as it is."""
+    return callee.__self__ if type(callee) is MethodType and type(callee.__self__) is Invocation else callee
+
+
+def make_calls_by(semantics: Semantics, make: Callable[[Site, PendingCall], Any]) -> None:
+    """Let ``make`` make calls in the place of ``semantics.call``: nobody but the callee may hold the arguments."""
+    semantics._hand_over = make
+
+
 class Semantics:
     """The meaning of each construct of Python. This class keeps no state between calls."""
+
+    _hand_over: Callable[[Site, PendingCall], Any] | None = None  # see ``make_calls_by``
 
     # ---- attributes and items ----
 
@@ -178,7 +218,7 @@ class Semantics:
 
     def callee(self, at: Site, fn: Any) -> Any:
         """Return what rewritten code calls in the place of ``fn``, natively and in the user's frame. Must not raise."""
-        return Invocation(self, at, fn)
+        return MethodType(_invoke, Invocation(self, at, fn))
 
     def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
         """Return what is called in the place of a function that looks at its caller's frame (``locals``, ``eval``,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -167,6 +168,8 @@ class Guards:
             device, now = source.constant(assumption.device), source.constant(default_device)
             source.fail_if(f"{function_modes}() != 1 or {now}() != {device}")
         source.fail_if(f"{source.constant(torch._C._len_torch_dispatch_stack)}()")
+        if assumption.filters is not None:
+            source.fail_if(f"{source.constant(assumption.filters.differ)}({source.constant(warnings)}.filters)")
 
 
 def _waits(assumption: Assumption) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.host.journal import Journal
+from torchjanus.host.program_lines import Caller, caller_at
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.shared_arrays import SharedArrays
@@ -118,8 +119,9 @@ class ExternCalls:
         reached = list(memory_within((func, *args, *kwargs.values()))) if effects.world else []
         late = self.arrays.are_read(reached)
         overwrites = late or self.arrays.are_accessed(reached)
+        caller = caller_at(recording.place, func)
         try:
-            result, draws = self._call(number, func, given, named, effects, really or func)
+            result, draws = self._call(number, func, given, named, effects, really or func, caller)
         except BaseException:
             parts.put_back()
             raise
@@ -143,6 +145,7 @@ class ExternCalls:
             func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws,
             late=late, overwrites=overwrites, changes=changes, blind=self.callbacks.is_blind(own),
             handled=may_raise(func, kwargs, effects, own) and is_handled(self.outermost, self.suppressing),
+            caller=caller,
         )  # fmt: skip
         recording.note(event)
         self.arrays.note(event, (func, *args, *kwargs.values()), result)
@@ -184,7 +187,7 @@ class ExternCalls:
 
     def _call(
         self, number: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects,
-        really: Callable[..., Any],
+        really: Callable[..., Any], caller: Caller | None,
     ) -> tuple[Any, bool]:  # fmt: skip
         """Return the result, and whether the call used torch's generator."""
         record = self.journal.known(number, func, args, kwargs)
@@ -194,7 +197,10 @@ class ExternCalls:
         state = generator_state()
         with self.framework.passive((*args, *kwargs.values())):
             try:
-                result = self.framework.out(really, *args, **kwargs)
+                if caller is None:
+                    result = self.framework.out(really, *args, **kwargs)
+                else:
+                    result = self.framework.out(caller, really, args, kwargs)
             except Exception as error:
                 self.recording.refuse(
                     "native-raises",

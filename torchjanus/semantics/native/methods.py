@@ -119,14 +119,16 @@ class NativeMethods(ContainerMethods):
     ) -> Any:
         """Call a method of a context variable. Writes to it are undone before the call ends."""
         if name == "set":
-            token = self.out(fn, *map(plain, args))
-            self.recording.context_set(variable, token)
+            token = self.out(fn, *(bare := tuple(map(plain, args))))
+            self.recording.context_set(variable, token, *bare, *args)
             return token
         if name == "reset":
             self.out(fn, *args)
             return self.recording.context_reset(variable, args[0])
         if self.recording.context_is_set(variable):
-            return self.out(fn, *args)
+            found = self.out(fn, *args)
+            bare, given = self.recording.context_value(variable)
+            return given if bare is found else found
         value = self.out(fn, *args)  # LookupError if there is neither a value nor a default
         if variable.get(None) is not value:
             self.recording.claim_unless_plain(value, AccessPath.const(value))  # the default, which never changes

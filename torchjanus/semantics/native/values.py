@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
-from torchjanus.rewrite.hooks.semantics import Invocation
+from torchjanus.rewrite.hooks.semantics import Invocation, invoked
 from torchjanus.semantics.containers.histories import summary
 from torchjanus.semantics.known.consumers import iterated
 from torchjanus.semantics.known.foreign import is_foreign_object
@@ -185,7 +185,7 @@ class NativeValues(Texts):
         """Return a callback for native code that is called as the program itself would call it."""
         if fn is None:
             return functools.partial(self.watch.branch, None)
-        if isinstance(fn, Invocation) or not callable(fn):
+        if isinstance(invoked(fn), Invocation) or not callable(fn):
             return fn
         return lambda *args: self.watch.call(None, fn, args, {})
 

@@ -85,6 +85,7 @@ class Lifetimes:
     _numbers: dict[int, int]
 
     def __init__(self) -> None:
+        super().__init__()
         self.lifetimes = False  # whether the caller of the watched code sees when objects are gone
         self.ending = False  # whether the program sees when objects are gone: from then on none is held
         self.weak = WeakIds()

@@ -6,7 +6,6 @@ Holds the ``Trace`` under construction. It does not model the heap: ``recording`
 
 from __future__ import annotations
 
-import contextvars
 import dataclasses
 import itertools
 import sys
@@ -23,6 +22,7 @@ from torchjanus.rewrite import Site
 from torchjanus.semantics.known.called_back import CallbackEffects
 from torchjanus.semantics.known.details import version_of
 from torchjanus.semantics.protocols.indexed_iterators import WrappedIterable
+from torchjanus.semantics.record.context_variables import ContextVariables
 from torchjanus.semantics.record.letting_go import Lifetimes, holds_objects, starts_at_object
 from torchjanus.semantics.record.rebinding import VariableChanges
 from torchjanus.trace.events import Event, Trace
@@ -37,6 +37,7 @@ from torchjanus.trace.facts import (
 )
 from torchjanus.trace.hazards import is_hazardous
 from torchjanus.trace.loops.outline import Outline, Turn, Written, is_outlined
+from torchjanus.trace.modes import WarningFilters
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import (
     DEEP,
@@ -59,13 +60,14 @@ _PREDICATES = frozenset({NumberPredicate, TensorPredicate})
 _LOOPS = frozenset({"for", "comprehension", "while"})
 
 
-class RunRecord(Lifetimes):
+class RunRecord(Lifetimes, ContextVariables):
     """The events of one watched run. ``trace.alive`` keeps every object alive whose ``id`` is used as a key."""
 
     def __init__(self) -> None:
         super().__init__()
         self.trace = Trace(outline=Outline() if is_outlined() else None)
         self._path: Any = None  # the regions around the site of the last entry of the outline
+        self.filters = WarningFilters.now()
         self.place: Place = NOWHERE
         self.ops = 0
         self.externs = 0  # number of extern calls so far
@@ -81,7 +83,6 @@ class RunRecord(Lifetimes):
         self.made_at: list[int] = []  # per tensor number: the number of events before it
         self.identities: dict[int, Expr] = {}  # by id of an object that is a key of the run's own containers
         self.new_ids: set[int] = set()  # ids of objects that this run has made
-        self._contexts: dict[int, tuple[contextvars.ContextVar[Any], list[contextvars.Token[Any]]]] = {}
         # By id of an iterator over a list's traced elements: it, and the iterator that the heap gets in its place.
         self._iterators: dict[int, tuple[Iterator[Any], Iterator[Any]]] = {}
         self._views: dict[int, tuple[Any, Any]] = {}  # see ``views``
@@ -101,6 +102,10 @@ class RunRecord(Lifetimes):
             self.trace.changed[len(self.trace.events)] = self.variable_changes.since(event.place)
         if not (self.ending and holds_objects(event)):
             self.trace.events.append(event)
+
+    def rely_on_filters(self) -> None:
+        """A warning has been given: the graph assumes the filters that there were when the call began."""
+        self.trace.ambient = (*self.trace.ambient[:3], self.filters)
 
     def at_site(self, site: Site) -> None:
         """A hook is called at this site."""
@@ -176,36 +181,6 @@ class RunRecord(Lifetimes):
     def keep(self, value: Any) -> None:
         if not self.ending:
             self.trace.alive.append(value)
-
-    def context_set(self, variable: contextvars.ContextVar[Any], token: contextvars.Token[Any]) -> None:
-        """Record that the call has set a context variable. It has to reset it before it ends."""
-        self._contexts.setdefault(id(variable), (variable, []))[1].append(token)
-
-    def context_reset(self, variable: contextvars.ContextVar[Any], token: contextvars.Token[Any]) -> None:
-        """Record that the call has reset a context variable to its value before ``token`` was made."""
-        _, tokens = self._contexts.get(id(variable), (variable, []))
-        if token in tokens:
-            del tokens[tokens.index(token) :]
-        else:
-            self._left_changed(variable)
-
-    def context_is_set(self, variable: contextvars.ContextVar[Any]) -> bool:
-        """Whether this call has set a context variable and not yet reset it."""
-        return bool(self._contexts.get(id(variable), (variable, []))[1])
-
-    def _left_changed(self, variable: contextvars.ContextVar[Any]) -> None:
-        self.refuse(
-            "context-variable",
-            f"the call leaves the context variable '{variable.name}' changed",
-            "that cannot be held back.",
-            "Set it back with reset(), or set it outside of the step.",
-        )
-
-    def check_contexts(self) -> None:
-        """Refuse a run that leaves context variables set."""
-        for variable, tokens in self._contexts.values():
-            if tokens:
-                self._left_changed(variable)
 
     # -- objects --------------------------------------------------------------------------------------------------
 

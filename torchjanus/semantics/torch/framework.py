@@ -78,7 +78,7 @@ class FrameworkRecorder(PausableMode):
         self.around: Callable[[torch.Tensor, AccessPath], None] | None = None
         self.seen = 0  # calls that torch has reported
         self.released = False  # whether the rest of the call is not watched
-        self.out, self.lines = CallsOut(), UserLines(recording.refuse)
+        self.out, self.lines = CallsOut(), UserLines(recording)
         recording.holders.append(self.out.forget)
         self.native_results: list[Any] = []  # of the calls in progress
         self.bare = bare

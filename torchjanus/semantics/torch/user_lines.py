@@ -15,6 +15,7 @@ from typing import Any
 from torchjanus.core.errors import Place
 from torchjanus.rewrite.hooks import program_frames
 from torchjanus.rewrite.hooks.frames import CALLING
+from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.actions import name_of
 
 __all__ = ["UserLines"]
@@ -48,10 +49,10 @@ class _Sentinel:
 
 
 class UserLines:
-    """The functions that make calls from lines of the program, in one watched run. ``refuse``: of its recording."""
+    """The functions that make calls from lines of the program, in one watched run."""
 
-    def __init__(self, refuse: Callable[..., None]) -> None:
-        self._refuse = refuse
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
         self._sentinel = _Sentinel()
         self._made: dict[tuple[str, int], Callable[..., Any]] = {}
         self._spaces: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}  # by file: the module's, and ours
@@ -69,10 +70,11 @@ class UserLines:
         caller = self._made.get(key)
         if caller is None:
             caller = self._made[key] = self._make(place)
-        made = out(caller, fn, args, kwargs)
-        if self._sentinel.compared:
-            self._note_warning(fn, key)
-        return made
+        try:
+            return out(caller, fn, args, kwargs)
+        finally:
+            if self._sentinel.compared:
+                self._note_warning(fn, key)
 
     def _make(self, place: Place) -> Callable[..., Any]:
         space = self._spaces.get(place.file)
@@ -104,11 +106,12 @@ class UserLines:
                 # Filters have changed since, as by catch_warnings(): Python forgets what it has shown.
                 _VERSIONS[key] = version
                 shown = "each time" if shown == "once" else shown
+        self._recording.chain[0].rely_on_filters()
         self._made.clear()
         self._spaces.clear()
         self._sentinel.compared = False
         if shown == "each time":
-            self._refuse(
+            self._recording.refuse(
                 "warning-filters",
                 f"{name_of(fn)} warns, and each of its warnings is shown",
                 "a graph does not warn.",

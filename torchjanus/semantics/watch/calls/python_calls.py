@@ -14,6 +14,7 @@ from torchjanus.rewrite.hooks import rewritten
 from torchjanus.semantics.calls.method_sets import Lookups, Member
 from torchjanus.semantics.known.foreign import is_left_to_host
 from torchjanus.semantics.protocols.leaves import MISSING, on_type
+from torchjanus.semantics.watch.calls.handing_over import hand_over_from_now_on
 from torchjanus.semantics.watch.calls.recursion import RecursiveCalls
 from torchjanus.semantics.watch.objects.heap import Heap
 from torchjanus.semantics.watch.objects.state import Part, WatchState
@@ -31,6 +32,7 @@ class PythonCalls(Part):
         self.recursion = recursion
         self.lookups = Lookups()
         self.member: Member | None = None  # the method that was looked up to be called next
+        self.recording.holders.append(lambda: hand_over_from_now_on(state))
 
     def enter(self, at: Site, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state, recording = self.state, self.recording

@@ -26,8 +26,16 @@ class ForeignObjects(Part):
 
     def load_attr(self, at: Site, obj: Any, name: str) -> Any:
         self.at(at)
-        if name in ("__class__", "__dict__"):
+        if name == "__class__":
             return getattr(obj, name)
+        if name == "__dict__" and hasattr(obj, name):
+            self.recording.refuse(
+                "attribute-unwatched",
+                f"reads the attribute '__dict__' of a {type(obj).__qualname__}",
+                "what is written to it there is not watched.",
+                "Get and set its attributes by their names.",
+            )
+            return obj.__dict__
         return self.natives.foreign_attribute(obj, name)
 
     def change(self, at: Site, function: Callable[..., Any], *args: Any) -> None:

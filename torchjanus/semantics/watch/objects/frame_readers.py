@@ -74,6 +74,7 @@ class FrameReaders(Part):
             self.recording.refuse(
                 "warning-filters", what, "at commit they are no longer in force.", "Set them before the step."
             )
+        self.state.step.recording.rely_on_filters()
         file, line = at.file, at.line
         if caller is not None:
             owner, file, line = caller.f_globals, caller.f_code.co_filename, caller.f_lineno

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import enum
 import types
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lookup import attributes_of, is_python_class
 from torchjanus.semantics.containers.keyed import MappingShadow
+from torchjanus.semantics.containers.parts import is_rewritten
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_class, is_trusted_module
 from torchjanus.semantics.protocols.leaves import native_slot, on_type
 from torchjanus.semantics.protocols.protocols import Protocols
@@ -87,6 +89,8 @@ class Heap(Part):
             return self.classes.load_super_attr(obj, name)
         access_path = self.access_path_of(obj)
         if access_path is None:
+            if type(obj) is contextvars.Token and name == "old_value":
+                return self._old_value(obj)
             if is_autograd_node(obj):
                 self.natives.framework.code.read_node(obj, name)
             return self.classes.class_value_of_new(obj, name, Protocols.load_attr(self.semantics, at, obj, name))
@@ -170,6 +174,15 @@ class Heap(Part):
             self._refuse_attribute(obj, name)
             return getattr(obj, name)  # if the descriptor raises, __getattr__ is called
         return self.classes.class_value(type(obj), name, _native_getattr(obj, name))
+
+    def _old_value(self, token: contextvars.Token[Any]) -> Any:
+        """Return what a context variable was before the step has set it."""
+        was_set, value = self.recording.context_before(token)
+        if was_set:
+            return value
+        access_path = AccessPath.const(token.var, token.var.name).then(Step.CONTEXT)
+        known = self.recording.found(access_path, None if value is token.MISSING else value)
+        return value if value is token.MISSING else known
 
     def note_not_hidden(self, obj: Any, name: str) -> None:
         """Record that no attribute of the object itself hides the class's."""
@@ -298,6 +311,8 @@ class Heap(Part):
                 self.recording.held(defaults, fn.__kwdefaults__)
                 for name, value in fn.__kwdefaults__.items():
                     self.recording.pin(self.recording.found(defaults.item(name), value), "a default")
+        if self.state.outer is None and is_rewritten(fn.__code__):
+            return  # the run has made the function, and computed its defaults
         for index, value in enumerate(fn.__defaults__ or ()):
             if not isinstance(value, _SIMPLE) and self.recording.owner(value) is None:
                 self.recording.found(
