@@ -21,11 +21,13 @@ from torchjanus.graph.aten.symbolic_sizes import Fixed
 from torchjanus.graph.ir.program import Input, Node, Program, Ref
 from torchjanus.graph.lowering.lower import lower
 from torchjanus.graph.recursion.cells import buffers
+from torchjanus.graph.switches.rewrites import fold
 from torchjanus.runtime.entries import entry_making
 from torchjanus.runtime.runs import payback
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.semantics.watch.objects import state
 from torchjanus.semantics.watch.objects.finalization import Finalization
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.modes import Modes
 
 
@@ -167,6 +169,19 @@ def _loop_count_fixed(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
     return _raised(entry_making._lower, plan, None)
 
 
+def _branch_long_run(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    def step(xs: list[torch.Tensor]) -> torch.Tensor:
+        h = torch.zeros(3)
+        for x in xs:
+            h = torch.tanh(h + x) if x.sum() > 0 else h - x
+        return h
+
+    patch.setattr(fold, "MOST_EVENTS", 10)
+    _, trace = watch_call(step, (), ([torch.ones(3), -torch.ones(3)] * 3,), {})
+    assert fold.LoopMerger().merge(trace) is trace
+    return tuple(one.reason for one in trace.remarks)
+
+
 def _recursion_unseen(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
     return _raised(buffers._row, [], ("argument", "encode", "h"))
 
@@ -183,6 +198,7 @@ SITUATIONS: dict[str, Callable[[pytest.MonkeyPatch], tuple[str, ...]]] = {
     "inductor-recurrent-layer": _inductor_recurrent_layer,
     "inductor-disagrees": _inductor_disagrees,
     "loop-count-fixed": _loop_count_fixed,
+    "branch-long-run": _branch_long_run,
     "recursion-unseen": _recursion_unseen,
 }
 

@@ -30,6 +30,9 @@ __all__ = ["SWITCHES", "SWITCH_OPERANDS", "LoopMerger"]
 
 MOST = 32  # loops
 MOST_FAILED = 48  # attempts to merge that fail, in one run: what is left then is a path of its own
+# Loops times events of a run: each merge looks at all events, some 50 us for each. A run beyond that (an evaluation
+# within a step, say) is a path of its own, and other runs of the step are merged.
+MOST_EVENTS = 50_000
 # ``if`` statements that tensors decide and that took both arms, for which each path has a graph of its own. That needs
 # up to two to this power of graphs, but no switch, and so they run faster.
 APART = 3
@@ -79,7 +82,13 @@ class LoopMerger:
 
     def decides(self, trace: Trace) -> bool:
         """Whether tensors decide in the iterations of a loop, or in enough regions that these become switches."""
-        return not trace.failures and any(self._is_decided(frames, trace) for frames in self._frames(trace))
+        return bool(self._deciding(trace))
+
+    def _deciding(self, trace: Trace) -> list[LoopSnapshots]:
+        """Return the loops and regions in which tensors decide."""
+        if trace.failures:
+            return []
+        return [frames for frames in self._frames(trace) if self._is_decided(frames, trace)]
 
     def _is_decided(self, frames: LoopSnapshots, trace: Trace) -> bool:
         changing = len(self._counts.get(frames.place, ())) > 1
@@ -101,7 +110,12 @@ class LoopMerger:
 
     def merge(self, trace: Trace) -> Trace:
         """Return the run with such loops and regions merged; the same object where none can be."""
-        if not self.decides(trace):
+        deciding = self._deciding(trace)
+        if not deciding:
+            return trace
+        if len(deciding) * len(trace.events) > MOST_EVENTS:
+            size = f"{len(deciding)} loops in a run of {len(trace.events):,} events"
+            trace.remarks.note(deciding[0].place, "branch-long-run", size)
             return trace
         SWITCH_OPERANDS.begin(trace)
         merged, passed = LISTS(trace), 0
@@ -128,7 +142,7 @@ class LoopMerger:
         """Return the loop or region to merge next, after ``passed`` that cannot be merged; None at the end.
 
         Innermost loops come first, in program order; then if-regions, the outermost first."""
-        deciding = [frames for frames in self._frames(trace) if self._is_decided(frames, trace)]
+        deciding = self._deciding(trace)
         loops = [frames for frames in deciding if not frames.region]
         inner = [one for one in loops if not any(other is not one and _is_within(other, one) for other in loops)]
         inner.sort(key=lambda frames: frames.starts[0])
