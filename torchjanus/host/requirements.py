@@ -63,24 +63,8 @@ class Requirements:
                     source.fail_if(f"tuple(kwargs) != {source.constant(names)}")
                 else:
                     source.fail_if("kwargs")
-            case Identity(access_path=access_path, value=value) if self._among_its_like(access_path):
-                base = access_path.base
-                assert base is not None
-                keys, values = self._same_items.setdefault(source.value(base), ([], []))
-                keys.append(access_path.key)
-                values.append(value)
-                source.give(access_path, source.constant(value))
-            case Identity(access_path=access_path, value=value) if (
-                asked := self._asked_for_item(access_path)
-            ) is not None:
-                place = asked.items if isinstance(access_path.key, torch.Tensor) else asked.identical
-                place.append((access_path.key, value))
-                source.give(access_path, source.constant(value))
             case Identity(access_path=access_path, value=value):
-                name = source.object(value) if isinstance(value, int | float | str) else source.constant(value)
-                if access_path.step is not Step.CONST:
-                    source.fail_if(f"{source.access(access_path)} is not {name}")
-                source.give(access_path, name)
+                self._require_identity(access_path, value)
             case ValueOf(access_path=access_path, value=value):
                 self._require_value(access_path, value)
             case TypeOf(access_path=AccessPath(step=Step.FIELD, key="grad") as access_path):
@@ -99,17 +83,8 @@ class Requirements:
                 (asked.present if present else asked.absent).append(key)
             case KeyPresence(access_path=access_path, key=key, present=present):
                 self._require_key(access_path, key, present)
-            case Emptiness(access_path=access_path, filled=False) if _is_hooks(access_path) and self._plainly_held(
-                access_path
-            ):
-                source.access(access_path)
-                self._empty.append(self._known(access_path))
-            case Emptiness(access_path=access_path, filled=filled) if asked := self._asked(access_path):
-                asked.filled.append(filled)
-            case Emptiness(access_path=access_path, filled=True) if self._plainly_held(access_path):
-                self._filled.append(self._known(access_path))
             case Emptiness(access_path=access_path, filled=filled):
-                source.fail_if(f"{'not ' if filled else ''}{source.length(access_path)}")
+                self._require_emptiness(access_path, filled)
             case ContainerKeys(access_path=access_path, keys=keys):
                 if (asked := self._asked(access_path)) and asked.ordered:
                     asked.keys.append(keys)
@@ -128,6 +103,36 @@ class Requirements:
                 raise AssertionError(f"{type(assumption).__name__} is checked by the runtime's own code")
             case _:
                 raise AssertionError(f"no code for {type(assumption).__name__}")
+
+    def _require_identity(self, access_path: AccessPath, value: Any) -> None:
+        source = self.source
+        if self._among_its_like(access_path):
+            base = access_path.base
+            assert base is not None
+            keys, values = self._same_items.setdefault(source.value(base), ([], []))
+            keys.append(access_path.key)
+            values.append(value)
+            source.give(access_path, source.constant(value))
+        elif (asked := self._asked_for_item(access_path)) is not None:
+            place = asked.items if isinstance(access_path.key, torch.Tensor) else asked.identical
+            place.append((access_path.key, value))
+            source.give(access_path, source.constant(value))
+        else:
+            name = source.object(value) if isinstance(value, int | float | str) else source.constant(value)
+            if access_path.step is not Step.CONST:
+                source.fail_if(f"{source.access(access_path)} is not {name}")
+            source.give(access_path, name)
+
+    def _require_emptiness(self, access_path: AccessPath, filled: bool) -> None:
+        if not filled and _is_hooks(access_path) and self._plainly_held(access_path):
+            self.source.access(access_path)
+            self._empty.append(self._known(access_path))
+        elif asked := self._asked(access_path):
+            asked.filled.append(filled)
+        elif filled and self._plainly_held(access_path):
+            self._filled.append(self._known(access_path))
+        else:
+            self.source.fail_if(f"{'not ' if filled else ''}{self.source.length(access_path)}")
 
     def _require_value(self, access_path: AccessPath, value: Any) -> None:
         source = self.source

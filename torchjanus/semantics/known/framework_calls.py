@@ -26,6 +26,7 @@ __all__ = [
     "accessor",
     "call_name",
     "checks",
+    "parts_of_name",
     "scaled_update",
 ]
 
@@ -79,6 +80,14 @@ def call_name(func: Callable[..., Any]) -> str:
     module: str = getattr(func, "__module__", None) or "torch"
     short = {"torch.nn.functional": "F", "torch._C._nn": "F", "torch._C": "torch"}.get(module, module)
     return f"{short}.{name}"
+
+
+def parts_of_name(func: Callable[..., Any]) -> tuple[str, str, str]:
+    """Return the name as a program spells it, the name without owner, and the accessor of a property (or "")."""
+    name = call_name(func)
+    last = name.rpartition(".")[2]
+    access = last if last in ("__get__", "__set__", "__delete__") else ""
+    return name, name.split(".")[-2] if access else last, access
 
 
 def accessor(func: Callable[..., Any]) -> Callable[..., Any]:

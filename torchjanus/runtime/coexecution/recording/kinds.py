@@ -15,7 +15,7 @@ from torchjanus.core.errors import NOWHERE
 from torchjanus.core.trees import leaves_of
 from torchjanus.ops.namespaces import is_operator, operator_name, unsupported_operator
 from torchjanus.runtime.coexecution.recording.events import Kind
-from torchjanus.semantics.known.framework_calls import HOOKING, METADATA, REFUSED, call_name
+from torchjanus.semantics.known.framework_calls import HOOKING, METADATA, REFUSED, parts_of_name
 from torchjanus.semantics.torch.selections import sized_by_contents
 
 __all__ = ["DIFFERENTIATING", "GIVING", "Called", "called", "kind_of"]
@@ -44,10 +44,7 @@ class Called:
     __slots__ = ("access", "name", "short")
 
     def __init__(self, func: Callable[..., Any]) -> None:
-        self.name = call_name(func)
-        last = self.name.rpartition(".")[2]
-        self.access = last if last in ("__get__", "__set__", "__delete__") else ""
-        self.short = self.name.split(".")[-2] if self.access else last
+        self.name, self.short, self.access = parts_of_name(func)
 
 
 _called: dict[Callable[..., Any], Called] = {}
