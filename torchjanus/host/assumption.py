@@ -122,19 +122,21 @@ class Arguments(Assumption):
 @dataclass(frozen=True, slots=True, eq=False)
 class AmbientState(Assumption):
     """Grad mode, inference mode, autocast, default dtype, deterministic mode and default device are as they were, and
-    no other mode sees the calls of torch. ``filters``: of a step that warns, the filters of warnings."""
+    no other mode sees the calls of torch. ``filters``: of a step that warns, the filters of warnings. ``attention``:
+    whether it matters which attention kernels may be chosen."""
 
     modes: Any
     deterministic: bool
     device: torch.device | None = None
     filters: WarningFilters | None = None
+    attention: bool = True
 
     def __str__(self) -> str:
         modes = self.modes
         parts = [f"grad mode {'on' if modes.grad else 'off'}"]
         parts += ["inference mode"] if modes.inference else []
         parts += [f"autocast to {str(dtype).removeprefix('torch.')} on {device}" for device, dtype, _ in modes.autocast]
-        parts += [f"attention without its {name} kernel" for name in modes.without]
+        parts += [f"attention without its {name} kernel" for name in modes.without if self.attention]
         parts.append(f"default dtype {str(modes.default_dtype).removeprefix('torch.')}")
         parts += [] if self.device is None else [f"default device {self.device}"]
         parts += ["deterministic algorithms"] if self.deterministic else []
@@ -146,7 +148,7 @@ class AmbientState(Assumption):
             torch.is_grad_enabled() == self.modes.grad
             and torch.is_inference_mode_enabled() == self.modes.inference
             and autocast_regions() == self.modes.autocast
-            and attention_switched_off() == self.modes.without
+            and (not self.attention or attention_switched_off() == self.modes.without)
             and torch.get_default_dtype() == self.modes.default_dtype
             and torch.are_deterministic_algorithms_enabled() == self.deterministic
             and not torch.is_anomaly_enabled()

@@ -9,7 +9,14 @@ from typing import Any
 
 import torch
 
-__all__ = ["ATTENTION", "Modes", "WarningFilters", "attention_switched_off"]
+__all__ = [
+    "ATTENTION",
+    "Modes",
+    "WarningFilters",
+    "attention_switched_off",
+    "is_attention_met",
+    "note_attention",
+]
 
 # The kernels of scaled_dot_product_attention, each with what says whether it may be chosen.
 ATTENTION = tuple(
@@ -22,6 +29,24 @@ ATTENTION = tuple(
 def attention_switched_off() -> tuple[str, ...]:
     """Return the kernels of ``scaled_dot_product_attention`` that may not be chosen."""
     return tuple([name for name, is_enabled in ATTENTION if not is_enabled()])
+
+
+# Whether a watched run of this process has called what may use attention kernels, or asked which may be chosen. Graphs
+# consist of what watched runs did, so until then none depends on these settings.
+_attention_met = False
+_OF_ATTENTION = ("attention", "transformer", "sdp")  # parts of the names of such functions
+
+
+def note_attention(name: str) -> None:
+    """Note that a watched run calls the function of torch with this name."""
+    global _attention_met
+    if not _attention_met:
+        _attention_met = any(part in name for part in _OF_ATTENTION)
+
+
+def is_attention_met() -> bool:
+    """Whether a graph of this process may depend on which attention kernels are switched off."""
+    return _attention_met
 
 
 @dataclass(frozen=True, slots=True)

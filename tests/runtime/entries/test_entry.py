@@ -14,6 +14,7 @@ from torchjanus.host.assumption import AmbientState, Arguments, ValueOf
 from torchjanus.host.tensor_assumptions import Distinct, TensorKind
 from torchjanus.runtime.entries.entry import Entry, alone
 from torchjanus.runtime.entries.entry_making import make_entry
+from torchjanus.runtime.launch.outcomes import MISS
 from torchjanus.runtime.runs.paths import Group, Paths
 from torchjanus.runtime.runs.records import Counts
 from torchjanus.semantics.watch.run import watch_call
@@ -115,3 +116,33 @@ def test_entries_in_use_are_those_that_were_made() -> None:
         step(torch.ones(3) * k, 0.5)
     (entry,) = step.entries
     assert isinstance(entry, Entry) and entry.runs == 1 and entry.used == 4
+
+
+def attended(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+def asked(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if torch.backends.cuda.math_sdp_enabled() else x - 1
+
+
+def by_operator(x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.relu.default(x)
+
+
+@pytest.mark.parametrize("step", [attended, asked, by_operator])
+def test_the_choice_of_attention_kernels_is_guarded_where_it_may_matter(
+    step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchjanus.trace.modes._attention_met", False)
+    x = torch.randn(1, 2, 4, 8)
+    plain, entry = made(scaled, (x, 0.5)), made(step, (x,))
+    assert torch.equal(entry.call((x,), {}, None), step(x))
+    torch.backends.cuda.enable_math_sdp(False)
+    try:
+        assert torch.equal(plain.call((x, 0.5), {}, None), x * 0.5) and plain.broken((x, 0.5), {}) == []
+        assert entry.call((x,), {}, None) is MISS
+        (broken,) = entry.broken((x,), {})
+        assert isinstance(broken, AmbientState)
+    finally:
+        torch.backends.cuda.enable_math_sdp(True)

@@ -36,6 +36,7 @@ from torchjanus.runtime.runs.saved_graphs import SavedGraphs
 from torchjanus.semantics.known.details import tensor_detail
 from torchjanus.trace.blanks import is_blank
 from torchjanus.trace.events import Trace
+from torchjanus.trace.modes import is_attention_met
 from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
@@ -67,10 +68,10 @@ def make_entry(group: Group, executor: str, variant_table: VariantTable, remote:
     group.planned = None
     _ask_few(group, plan, lowered)
     measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
-    ambient = group.traces[-1].ambient  # of the watched run, which may be long ago
+    modes, deterministic, device = group.traces[-1].ambient  # of the watched run, which may be long ago
     assumptions: list[Assumption] = [
         Arguments(NOWHERE, *group.shape),
-        AmbientState(NOWHERE, *ambient),
+        AmbientState(NOWHERE, modes, deterministic, device, is_attention_met()),
         *(made for a in plan.assumptions if (made := _in_inputs(a, measured)) is not None),
         *(Condition(NOWHERE, expr, True) for expr in lowered.conditions),
     ]

@@ -21,7 +21,7 @@ from torchjanus.host.requirements import Requirements
 from torchjanus.host.source import Source
 from torchjanus.host.tensor_assumptions import Distinct, Memory, TensorKind, apart, distinct
 from torchjanus.semantics.torch.backward_code import LEAF_HOOKS
-from torchjanus.trace.modes import attention_switched_off
+from torchjanus.trace.modes import ATTENTION
 from torchjanus.trace.values import Fetch, depends_on
 
 __all__ = ["Guards"]
@@ -152,7 +152,8 @@ class Guards:
         source.fail_if(f"{source.constant(torch._C._is_any_autocast_enabled)}() is not {bool(modes.autocast)}")
         if modes.autocast:
             source.fail_if(f"{source.constant(autocast_regions)}() != {source.constant(modes.autocast)}")
-        source.fail_if(f"{source.constant(attention_switched_off)}() != {modes.without!r}")
+        for name, is_enabled in ATTENTION if assumption.attention else ():
+            source.fail_if(f"{source.constant(is_enabled)}() is {name in modes.without}")
         source.fail_if(f"{source.constant(torch.is_anomaly_enabled)}()")
         source.fail_if(f"{source.constant(torch._C._autograd._top_saved_tensors_default_hooks)}(True)")
         source.fail_if(f"{source.constant(torch._C._functorch.peek_interpreter_stack)}()")

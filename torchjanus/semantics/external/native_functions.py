@@ -48,6 +48,7 @@ from torchjanus.semantics.known.trusted import IGNORED, is_installed
 from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.native.identities import IDENTICAL, IDENTITIES, identity_of
 from torchjanus.semantics.protocols.inspecting import RETURNING_DEFAULTS, RETURNING_VARIABLES, functions_of
+from torchjanus.trace.modes import note_attention
 from torchjanus.trace.values import Traced, plain
 
 __all__ = ["OTHER", "NativeFunctions"]
@@ -222,6 +223,7 @@ class NativeFunctions(ForeignCalls):
         """Call a function that does nothing that a graph would have to do."""
         if not _only_queries(fn, args):
             return OTHER
+        note_attention(getattr(fn, "__name__", ""))
         self._pin_all(args, kwargs)
         return self.out(fn, *map(plain, args), **{key: plain(value) for key, value in kwargs.items()})
 

@@ -33,6 +33,7 @@ from torchjanus.semantics.torch.fetching import Fetching
 from torchjanus.semantics.torch.node_recorder import NodeRecorder
 from torchjanus.semantics.torch.packed_sequences import packing
 from torchjanus.semantics.torch.selections import selection, sized_by_contents
+from torchjanus.trace.modes import note_attention
 
 __all__ = ["FrameworkRecorder"]
 
@@ -95,6 +96,7 @@ class FrameworkRecorder(NodeRecorder):
             self.recording.refuse("custom-operator", f"calls the operator {operator_name(func)}", *unsuited)
             return self._really(func, *bare(args), **bare(kwargs))
         one = _Call(func, args, named(func, kwargs))
+        note_attention("attention" if is_operator(func) else one.name)  # an operator of a library may use it within
         leaves = pytree.tree_leaves((args, one.kwargs)) if self.picks is not None and self.picks.any else []
         if self.picks is not None and leaves:
             self.picks.look(leaves)
