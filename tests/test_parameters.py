@@ -33,7 +33,7 @@ THEIR_OWN = {
 }
 
 
-def takers(tree):
+def consumers(tree):
     """The functions of a module that take any keyword, with the names of those parameters that a keyword could be."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and node.args.kwarg is not None:
@@ -45,7 +45,7 @@ def test_no_keyword_of_the_program_is_taken_for_a_parameter_of_ours():
     found, used = [], set()
     for path in sorted(PACKAGE.rglob("*.py")):
         where = path.relative_to(PACKAGE).as_posix()
-        for name, named in takers(ast.parse(path.read_text())):
+        for name, named in consumers(ast.parse(path.read_text())):
             if not named:
                 continue
             if (where, name) in THEIR_OWN:

@@ -109,13 +109,13 @@ def side_by_side(costs: Mapping[Any, float], needs: Mapping[Any, Sequence[Any]],
 
     ``needs``: for each operation those that it waits for; all before it in the order of ``costs``."""
     order = {one: place for place, one in enumerate(costs)}
-    takers: dict[Any, list[Any]] = {one: [] for one in costs}
+    consumers: dict[Any, list[Any]] = {one: [] for one in costs}
     for one, needed in needs.items():
         for other in needed:
-            takers[other].append(one)
+            consumers[other].append(one)
     below: dict[Any, float] = {}
     for one in reversed(order):
-        below[one] = costs[one] + max((below[taker] for taker in takers[one]), default=0.0)
+        below[one] = costs[one] + max((below[taker] for taker in consumers[one]), default=0.0)
     missing = {one: len(needs[one]) for one in costs}
     ready = [(-below[one], order[one], one) for one in costs if not missing[one]]
     heapify(ready)
@@ -126,7 +126,7 @@ def side_by_side(costs: Mapping[Any, float], needs: Mapping[Any, Sequence[Any]],
             _, place, one = heappop(ready)
             heappush(running, (now + costs[one], place, one))
         now, _, one = heappop(running)
-        for taker in takers[one]:
+        for taker in consumers[one]:
             missing[taker] -= 1
             if not missing[taker]:
                 heappush(ready, (-below[taker], order[taker], taker))

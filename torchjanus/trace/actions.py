@@ -34,7 +34,7 @@ class Op:
     """One call of the torch API. ``args`` and ``kwargs`` hold TensorRefs, expressions and constants.
 
     ``func`` is a function, or a mark at which code that autograd calls begins or ends. ``opened``: it read all of a
-    list from before the call. ``lying``: the strides of its results, if recorded.
+    list from before the call. ``layouts``: the strides of its results, if recorded.
     """
 
     func: Any
@@ -47,7 +47,7 @@ class Op:
     draws: bool = False  # it consumed random numbers
     checks: bool = False  # it may raise on some values: an index out of range, a singular matrix
     opened: bool = False
-    lying: tuple[Any, ...] = field(default=(), kw_only=True)
+    layouts: tuple[Any, ...] = field(default=(), kw_only=True)
 
     @property
     def inputs(self) -> tuple[TensorRef, ...]:

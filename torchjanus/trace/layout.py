@@ -1,4 +1,4 @@
-"""How tensors lie in memory. Knows nothing of graphs."""
+"""Layouts of tensors in memory. Knows nothing of graphs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,31 @@ from torch.nn.parameter import is_lazy
 
 from torchjanus.core.kinds import isinstance
 
-__all__ = ["Layout", "Lying", "extent", "layout_by", "layout_of", "lying_of", "number_of", "reinterpreted"]
+__all__ = [
+    "Layout",
+    "ResultLayout",
+    "extent",
+    "layout_by",
+    "layout_of",
+    "number_of",
+    "reinterpreted",
+    "result_layout_of",
+]
 
 Layout = tuple[tuple[int, ...], ...]  # for each dimension those whose sizes its stride is the product of
-Lying = Layout | bool | None  # True: row by row; None: with gaps, or of no dimensions
+# Of the result of an operation. True: contiguous; None: with gaps, or of less than two dimensions.
+ResultLayout = Layout | bool | None
 
 
 def number_of(leaf: Any) -> Any:
-    """A number instead of a symbolic one."""
+    """Return a number in the place of a symbolic one: its hint, None if it has none; other leaves as they are."""
     if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
         return leaf.node.hint if leaf.node.has_hint() else None
     return leaf
 
 
 def extent(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """The bytes from the first to one past the last element, within the storage."""
+    """Return the offsets in bytes, within the storage, of the first element and of the end of the last."""
     start = tensor.storage_offset()
     if tensor.numel() == 0:
         return start, start
@@ -50,11 +60,12 @@ def reinterpreted(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def layout_of(tensor: torch.Tensor) -> Layout | None:
-    """How it lies; None where there are gaps in it, or it has no elements."""
+    """Return the layout; None where there are gaps in it, or it has no elements."""
     return layout_by(tensor.size(), tensor.stride()) if tensor.layout == torch.strided else None
 
 
 def layout_by(size: Sequence[int], stride: Sequence[int]) -> Layout | None:
+    """Return the layout of a tensor with these sizes and strides; None as for ``layout_of``."""
     inner: dict[int, tuple[int, ...]] = {1: ()}  # dimensions of a stride, by that
     running = 1
     for dim in sorted(range(len(size)), key=stride.__getitem__):
@@ -70,15 +81,15 @@ def layout_by(size: Sequence[int], stride: Sequence[int]) -> Layout | None:
     return tuple(inner[step] for step in stride)
 
 
-def lying_of(tensor: torch.Tensor) -> Lying:
-    """How a tensor lies that an operation has made."""
+def result_layout_of(tensor: torch.Tensor) -> ResultLayout:
+    """Return the layout of a tensor that an operation has made."""
     if type(tensor) is torch.Tensor or isinstance(tensor, FakeTensor):
-        return _lying_of(tensor)
-    with torch._C.DisableTorchFunction():  # that of a class of the program's sees only what the program does
-        return _lying_of(tensor)
+        return _result_layout_of(tensor)
+    with torch._C.DisableTorchFunction():  # the program's class must see only the calls of the program
+        return _result_layout_of(tensor)
 
 
-def _lying_of(tensor: torch.Tensor) -> Lying:
+def _result_layout_of(tensor: torch.Tensor) -> ResultLayout:
     if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_nested or tensor.dim() < 2:
         return None
     if not isinstance(tensor, FakeTensor):

@@ -145,17 +145,17 @@ def _ways(op: Any) -> dict[str, Iterator[Case]]:
         ways[f"{_text(first)} result"] = _cases(op, first, "result", FEW, grad=True)
     for lying in LYING:
         kind = "backward" if graded else "forward"
-        ways[f"{_text(first)} {kind}, {lying}"] = _cases(op, first, kind, FEW, grad=graded, lying=lying)
+        ways[f"{_text(first)} {kind}, {lying}"] = _cases(op, first, kind, FEW, grad=graded, layouts=lying)
     if op.inplace_variant is not None:
         ways[f"{_text(first)} in place"] = _cases(op, first, "in place", FEW)
         for lying in ("reversed", "sliced"):
-            ways[f"{_text(first)} in place, {lying}"] = _cases(op, first, "in place", FEW, lying=lying)
+            ways[f"{_text(first)} in place, {lying}"] = _cases(op, first, "in place", FEW, layouts=lying)
         if graded and op.supports_inplace_autograd:
             kind = "in place backward"
             ways[f"{_text(first)} {kind}"] = _cases(op, first, kind, FEW, grad=True)
     if op.supports_out:
         ways[f"{_text(first)} out"] = _cases(op, first, "out", FEW)
-        ways[f"{_text(first)} out, reversed"] = _cases(op, first, "out", FEW, lying="reversed")
+        ways[f"{_text(first)} out, reversed"] = _cases(op, first, "out", FEW, layouts="reversed")
     for dtype in DTYPES:
         if dtype in supported and dtype is not first:
             ways[f"{_text(dtype)} forward"] = _cases(op, dtype, "forward", FEW)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from torchjanus.graph.aten.strides import MeasuredStrides, laid_as
-from torchjanus.trace.layout import lying_of
+from torchjanus.trace.layout import result_layout_of
 
 aten = torch.ops.aten
 SIZE = (4, 6, 10)
@@ -75,9 +75,9 @@ def test_what_lies_otherwise_than_it_was_watched_is_copied() -> None:
     with FakeTensorMode():
         x = torch.empty(2, 3, 1, 4)
         reversed_loops = torch.empty(4, 1, 3, 2).permute(3, 2, 1, 0)
-        assert laid_as(x, lying_of(x)) is x
-        assert laid_as(reversed_loops, lying_of(reversed_loops)) is reversed_loops
+        assert laid_as(x, result_layout_of(x)) is x
+        assert laid_as(reversed_loops, result_layout_of(reversed_loops)) is reversed_loops
         assert laid_as(x, None) is x
-        assert laid_as(x, lying_of(reversed_loops)).stride() == (1, 2, 24, 6)
+        assert laid_as(x, result_layout_of(reversed_loops)).stride() == (1, 2, 24, 6)
         assert laid_as(reversed_loops, True).stride() == x.stride()
         assert laid_as(x[:, :2], True).stride() == x.stride()  # it has gaps

@@ -18,7 +18,7 @@ from torchjanus.graph.aten.symbolic_sizes import Symbolic
 from torchjanus.graph.ir.passes import unobserved
 from torchjanus.graph.ir.program import Input
 from torchjanus.ops.aten import operator_of
-from torchjanus.trace.layout import extent, lying_of
+from torchjanus.trace.layout import extent, result_layout_of
 
 __all__ = ["functionalise"]
 
@@ -199,7 +199,7 @@ def _refuse_other_kernels(graph: torch.fx.GraphModule) -> None:
 
 
 def _lies_otherwise(node: Any) -> bool:
-    return node.meta["val"].dim() > 1 and lying_of(node.meta["val"]) is not True
+    return node.meta["val"].dim() > 1 and result_layout_of(node.meta["val"]) is not True
 
 
 def _refuse_product(target: torch._ops.OpOverload) -> NoReturn:

@@ -88,10 +88,10 @@ class Memory:
     ) -> dict[int, Source]:
         known: dict[int, Source] = {}
         bases = self._bases = {}
-        for index, (tensor, lying) in enumerate(zip(inputs, self._before, strict=True)):
+        for index, (tensor, alias) in enumerate(zip(inputs, self._before, strict=True)):
             if id(tensor) not in known:
                 known[id(tensor)] = FromInput(index)
-                bases.setdefault(_storage(lying), []).append((lying, FromInput(index)))
+                bases.setdefault(_storage(alias), []).append((alias, FromInput(index)))
         # Larger results first: one that covers a storage is the base of the views on it.
         larger = [sorted(some, key=_size) for some in (first, results)]
         for tensor in (*larger[0], *larger[1]):

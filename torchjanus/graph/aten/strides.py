@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.core.caches import Recent
 from torchjanus.ops.aten import operator_of
-from torchjanus.trace.layout import Layout, Lying, layout_by, layout_of, number_of
+from torchjanus.trace.layout import Layout, ResultLayout, layout_by, layout_of, number_of
 
 __all__ = ["MeasuredStrides", "laid_as", "lay_results"]
 
@@ -131,9 +131,9 @@ def _made_up(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype)
     return plain(_reach(size, stride), dtype=dtype).as_strided(size, stride)
 
 
-def laid_as(tensor: torch.Tensor, lying: Lying) -> torch.Tensor:
+def laid_as(tensor: torch.Tensor, layout: ResultLayout) -> torch.Tensor:
     """Return the tensor if it has this layout, or a copy that has. Strides of dimensions of size 1 do not matter."""
-    order = _other_order(tensor, lying)
+    order = _other_order(tensor, layout)
     if order is None:
         return tensor
     if order == [*range(tensor.dim())]:
@@ -141,9 +141,9 @@ def laid_as(tensor: torch.Tensor, lying: Lying) -> torch.Tensor:
     return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(tensor.dim())])
 
 
-def _other_order(tensor: torch.Tensor, lying: Lying) -> list[int] | None:
+def _other_order(tensor: torch.Tensor, layout: ResultLayout) -> list[int] | None:
     """Return the dimensions from outermost to innermost in this layout; None where it has it, or it is unknown."""
-    if lying is None or tensor.layout != torch.strided or tensor.dim() < 2:
+    if layout is None or tensor.layout != torch.strided or tensor.dim() < 2:
         return None
     size, stride = list(map(number_of, tensor.size())), list(map(number_of, tensor.stride()))
     dims = [dim for dim, length in enumerate(size) if length != 1]
@@ -151,7 +151,7 @@ def _other_order(tensor: torch.Tensor, lying: Lying) -> list[int] | None:
         return None
     made = layout_by(size, [step if length > 1 else 1 for length, step in zip(size, stride, strict=True)])
     rows = tuple(tuple(range(dim + 1, len(size))) for dim in range(len(size)))
-    wanted = rows if isinstance(lying, bool) else lying
+    wanted = rows if isinstance(layout, bool) else layout
     if made is None or len(wanted) != len(size):
         return None  # layouts with gaps are not handled
 
@@ -163,16 +163,16 @@ def _other_order(tensor: torch.Tensor, lying: Lying) -> list[int] | None:
     return sorted(range(len(size)), key=lambda dim: -rank(dim))
 
 
-def lay_results(module: torch.fx.GraphModule, wanted: Sequence[Lying]) -> None:
+def lay_results(module: torch.fx.GraphModule, wanted: Sequence[ResultLayout]) -> None:
     """Restore the layouts of the first results of a functional graph to those before functionalisation: a result that
     was computed in place, or into a given tensor, had that tensor's layout. Views of results are taken as they are."""
     graph = module.graph
     output = next(iter(reversed(graph.nodes)))
     results = list(output.args[0])
     changed = False
-    for place, lying in enumerate(wanted):
+    for place, layout in enumerate(wanted):
         node = results[place]
-        order = _other_order(node.meta["val"], lying)
+        order = _other_order(node.meta["val"], layout)
         if order is None:
             continue
         changed = True

@@ -38,8 +38,8 @@ class ViewBases:
         base = base_of(tensor)
         if base is None:
             below = result.source.base
-            lying = self._inputs[below.index] if isinstance(below, FromInput) else self._memory.values[below.index]
-            return replace(result, apart=counted_apart(tensor, lying))
+            alias = self._inputs[below.index] if isinstance(below, FromInput) else self._memory.values[below.index]
+            return replace(result, apart=counted_apart(tensor, alias))
         source = self._memory.of_base(base)
         if source is None:
             return result

@@ -136,7 +136,7 @@ class Builder:
             func = OF_NUMBERS[func]
         elif func is op.func:
             func = self._taking(op)
-        self._nodes.append(Node(func, args, kwargs, outs, op.modes, op.place, op.lying))
+        self._nodes.append(Node(func, args, kwargs, outs, op.modes, op.place, op.layouts))
 
     def _taking(self, op: Op) -> Any:
         """Return the function that is called, or its variant that takes a tensor in place of a number."""
@@ -331,12 +331,12 @@ class Builder:
     def batches(self) -> Iterator[HostBatch]:
         """Yield the host's fetches in groups, each of which is one tensor operation."""
         groups: dict[Any, list[Fetch]] = {}
-        takers = taken_by(self.ops)
+        consumers = taken_by(self.ops)
         for fetch in self.work.host.values():
             tensor = self.trace.tensors[fetch.ref]
             steps = tuple(
                 step
-                for index, op in takers.get(fetch.ref, ())
+                for index, op in consumers.get(fetch.ref, ())
                 if index < fetch.after and (step := counting_step(self.work, op)) is not None
             )
             groups.setdefault((tensor.dtype, steps), []).append(fetch)

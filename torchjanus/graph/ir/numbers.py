@@ -180,11 +180,11 @@ def value_of(work: Numbers, expr: Any, run: int = -1) -> Any:
 
 def taken_by(ops: Sequence[Op]) -> dict[int, list[tuple[int, Op]]]:
     """Return for each tensor the operations that take it, in program order, each with its index."""
-    takers: dict[int, list[tuple[int, Op]]] = {}
+    consumers: dict[int, list[tuple[int, Op]]] = {}
     for index, op in enumerate(ops):
         for number in {ref.number for ref in op.inputs}:
-            takers.setdefault(number, []).append((index, op))
-    return takers
+            consumers.setdefault(number, []).append((index, op))
+    return consumers
 
 
 def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
@@ -197,8 +197,8 @@ def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
             wanted.update((leaf.token, leaf) for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
     if not wanted:
         return
-    takers = taken_by(ops)
-    work.made_of_constants = dict(_amounts(ops, takers))
+    consumers = taken_by(ops)
+    work.made_of_constants = dict(_amounts(ops, consumers))
     loops = list(_marked(ops))
     for token, fetch in wanted.items():
         if fetch.type not in (int, float):
@@ -208,7 +208,7 @@ def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
             continue
         if tensor is None or tensor.dim() != 0 or tensor.is_meta or tensor.requires_grad:
             continue
-        before = [(index, op) for index, op in takers.get(fetch.ref, []) if index < fetch.after]
+        before = [(index, op) for index, op in consumers.get(fetch.ref, []) if index < fetch.after]
         if any(begin < index < end < fetch.after for index, _ in before for begin, end in loops):
             continue  # the kept iterations do not show how often all iterations change it
         if all(counting_step(work, op) is not None for _, op in before):
@@ -225,12 +225,12 @@ def _marked(ops: list[Op]) -> Iterator[tuple[int, int]]:
             yield begins.pop(), index
 
 
-def _amounts(ops: list[Op], takers: Mapping[int, Sequence[tuple[int, Op]]]) -> Iterator[tuple[int, float | int]]:
+def _amounts(ops: list[Op], consumers: Mapping[int, Sequence[tuple[int, Op]]]) -> Iterator[tuple[int, float | int]]:
     """Yield the tensors made of one constant that are used only as the amount of a counting step, with the constant."""
     for op in ops:
         if op.name == "torch.tensor" and len(op.args) == 1 and type(op.args[0]) in (int, float):
             number = op.outs[0].number
-            own = (taker for _, taker in takers.get(number, ()))
+            own = (taker for _, taker in consumers.get(number, ()))
             if all(t.name in _COUNTING and len(t.args) == 2 and t.args[1] == op.outs[0] for t in own):
                 yield number, op.args[0]
 

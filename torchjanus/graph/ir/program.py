@@ -135,7 +135,7 @@ class Node:
     args and kwargs are pytrees (tuple, list, dict, slice and anything torch's pytree knows; slices hold their parts)
     whose leaves are Refs, Slots, sizes (Symbol, Measured, Formula) and constants. ``outs`` numbers the tensor leaves of
     the result in pytree order; a number that exists already means that the call returned that very tensor (an in-place
-    operation). ``lying``: the memory layouts of these when the call was watched, if known.
+    operation). ``layouts``: the memory layouts of these when the call was watched, if known.
     """
 
     func: Any  # a function of torch, or a mark where code that autograd calls begins or ends
@@ -144,7 +144,7 @@ class Node:
     outs: tuple[Ref, ...]
     modes: Modes = field(default_factory=Modes)
     place: Place = NOWHERE
-    lying: tuple[Any, ...] = field(default=(), compare=False)
+    layouts: tuple[Any, ...] = field(default=(), compare=False)
 
     @property
     def inputs(self) -> tuple[Ref, ...]:

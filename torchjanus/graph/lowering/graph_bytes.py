@@ -95,7 +95,7 @@ def _of_program(program: Program) -> Iterator[str]:
 
 
 def _of_node(node: Node) -> str:
-    merged = _text(node.args), _text(node.kwargs), node.outs, _text(node.modes), _text(node.place), node.lying
+    merged = _text(node.args), _text(node.kwargs), node.outs, _text(node.modes), _text(node.place), node.layouts
     return f"{_function(node.func)}{merged}"
 
 

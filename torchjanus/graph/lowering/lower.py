@@ -72,7 +72,7 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
     symbolic = traced.symbolic
     FINISHING.begin(graph)
     with symbolic.mode:
-        LAY_RESULTS(graph, traced.lying)
+        LAY_RESULTS(graph, traced.layouts)
     conditions, measures = tuple(symbolic.conditions()), tuple(map(symbolic.expression, traced.measures))
     numbers = number_slots.numbers_for(program.slots, held, seed=1)
     few = tuple(conditions_of_few(program, numbers, held, traced, (*conditions, *measures)))

@@ -134,10 +134,10 @@ class NodeTracer:
         self.symbolic.check(f"{node.place} {name}")
         made = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
         self._expect(node, name, len(made))
-        if self._watched and not transformed and len(node.lying) == len(made):
+        if self._watched and not transformed and len(node.layouts) == len(made):
             # Composite operations may use another path for fake tensors, which gives other strides (max_pool1d).
             new = (ref.index not in values for ref in node.outs)
-            made = [laid_as(*one) if there else one[0] for there, *one in zip(new, made, node.lying, strict=True)]
+            made = [laid_as(*one) if there else one[0] for there, *one in zip(new, made, node.layouts, strict=True)]
         self._part(node, made, values)
         if self._keeps_all:
             self.made += made

@@ -36,7 +36,7 @@ from torchjanus.graph.tracing.renumbered import Renumbered, TracedNumbers, renum
 from torchjanus.graph.tracing.saved_tensors import SavedTensors, drop_forward, saves_of
 from torchjanus.graph.tracing.snapshots import Snapshots
 from torchjanus.graph.tracing.user_code_calls import UserCodeReplay
-from torchjanus.trace.layout import Lying, lying_of
+from torchjanus.trace.layout import ResultLayout, result_layout_of
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.user_code import MARKS
 
@@ -60,7 +60,7 @@ class Traced:
     drawn: tuple[int, ...]  # random operations before each cut
     symbolic: Symbolic
     measures: tuple[Any, ...]  # the program's measures as symbolic integers
-    lying: tuple[Lying, ...]  # layouts of the fresh values
+    layouts: tuple[ResultLayout, ...]  # layouts of the fresh values
     made: tuple[torch.Tensor, ...]  # fakes of the inputs and, where a size may be 0 or 1, of all results
     uncounted: frozenset[int]  # the inputs whose version does not increase
     saves: Saves | None
@@ -118,7 +118,7 @@ def trace(
         tuple(run.snapshots.drawn),
         symbolic,
         tuple(measured[number] for number in range(len(program.measures))),
-        tuple(map(lying_of, run.memory.values)),
+        tuple(map(result_layout_of, run.memory.values)),
         tuple(run.nodes.made),
         run.uncounted,
         run.saves,

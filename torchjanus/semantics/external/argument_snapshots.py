@@ -22,9 +22,9 @@ def keeps(value: Any, shape: list[Any]) -> bool:
     return are_same(parts_of(value), shape)
 
 
-def is_unchanged(tensor: torch.Tensor, version: int, copy: torch.Tensor | None, lying: torch.Tensor) -> bool:
+def is_unchanged(tensor: torch.Tensor, version: int, copy: torch.Tensor | None, alias: torch.Tensor) -> bool:
     with torch._C.DisableTorchFunction():
-        if memory_of(tensor) != memory_of(lying):
+        if memory_of(tensor) != memory_of(alias):
             return False
         if not tensor.is_inference() and tensor._version != version:
             return False

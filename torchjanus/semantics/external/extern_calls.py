@@ -298,9 +298,9 @@ class ExternCalls:
             with torch._C.DisableTorchFunction():
                 version = tensor._version if not tensor.is_inference() else -1
                 copy = tensor.detach().clone() if shares else None
-                lying = tensor.detach()
+                alias = tensor.detach()
             self.recording.hold_argument(
-                functools.partial(is_unchanged, tensor, version, copy, lying),
+                functools.partial(is_unchanged, tensor, version, copy, alias),
                 f"a tensor that {name_of(func)} was given is changed later in the step",
             )
 

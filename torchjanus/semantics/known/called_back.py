@@ -86,21 +86,21 @@ def seen_tensors(reached: Reach) -> list[Callable[[], bool]]:
     for value in reached.objects.values():
         if isinstance(value, torch.Tensor):
             with torch._C.DisableTorchFunction():
-                lying = value.detach()
+                alias = value.detach()
                 grad = value.grad if value.is_leaf and "grad" in reached.names else None
             found.append(
-                functools.partial(_is_as_it_was, value, version_of(value), lying, "grad" in reached.names, grad)
+                functools.partial(_is_as_it_was, value, version_of(value), alias, "grad" in reached.names, grad)
             )
     return found
 
 
 def _is_as_it_was(
-    tensor: torch.Tensor, version: int, lying: torch.Tensor, graded: bool, grad: torch.Tensor | None
+    tensor: torch.Tensor, version: int, alias: torch.Tensor, graded: bool, grad: torch.Tensor | None
 ) -> bool:
     with torch._C.DisableTorchFunction():
         if graded and tensor.is_leaf and tensor.grad is not grad:
             return False
-        return version_of(tensor) == version and memory_of(tensor) == memory_of(lying)
+        return version_of(tensor) == version and memory_of(tensor) == memory_of(alias)
 
 
 def _classes(obj: Any) -> tuple[Any, ...]:

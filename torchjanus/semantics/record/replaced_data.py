@@ -52,10 +52,10 @@ class ReplacedMemory:
     def about_to(self, tensor: torch.Tensor, other: torch.Tensor, found: bool) -> None:
         """Record the memory of ``tensor`` before it gets that of ``other``. ``found``: it existed before the call."""
         with torch._C.DisableTorchFunction():
-            lying = tensor.detach()
-            self._pairs.append((lying, other.detach()))
+            alias = tensor.detach()
+            self._pairs.append((alias, other.detach()))
             if found:
-                self._before.setdefault(id(tensor), (tensor, lying))
+                self._before.setdefault(id(tensor), (tensor, alias))
 
     def joined(self, memory: Sequence[int]) -> list[int]:
         """Return the memory ids with those united that one tensor has used in succession."""
@@ -72,9 +72,9 @@ class ReplacedMemory:
             return False
         others = {id(tensor): tensor for tensor in inputs if id(tensor) not in self._before}
         with torch._C.DisableTorchFunction():
-            moved = [lying for _, lying in self._before.values()]
-            lying = [*moved, *(tensor for tensor in others.values() if is_one_of(type(tensor), _KINDS))]
-            return any(_overlap(one, other) for place, one in enumerate(moved) for other in lying[place + 1 :])
+            moved = [alias for _, alias in self._before.values()]
+            tensors = [*moved, *(tensor for tensor in others.values() if is_one_of(type(tensor), _KINDS))]
+            return any(_overlap(one, other) for place, one in enumerate(moved) for other in tensors[place + 1 :])
 
 
 def _kind(tensor: torch.Tensor) -> tuple[object, ...]:

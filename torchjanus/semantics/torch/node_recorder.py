@@ -32,14 +32,14 @@ from torchjanus.semantics.torch.tensor_copies import TensorCopies
 from torchjanus.semantics.torch.torch_state import TRANSFORM, ambient_modes, generator_state, hindrance
 from torchjanus.semantics.torch.user_lines import UserLines
 from torchjanus.trace.actions import Op
-from torchjanus.trace.layout import Lying, lying_of
+from torchjanus.trace.layout import ResultLayout, result_layout_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.user_code import Mark
 
 __all__ = ["NodeRecorder"]
 
 # After these a tensor that required no gradient may get one.
-_THAWING = frozenset({"Tensor.requires_grad_", "Tensor.requires_grad.__set__"})
+_GIVING_GRADIENTS = frozenset({"Tensor.requires_grad_", "Tensor.requires_grad.__set__"})
 
 # Results that do not depend on the contents of tensors.
 _HARMLESS = (torch.dtype, torch.device, torch.layout, torch.Size, str)
@@ -138,11 +138,11 @@ class NodeRecorder(PausableMode):
             result = self._really(really)
         draws = generator_state() != state
         outs: list[TensorRef] = []
-        lying: list[Lying] = []
+        layouts: list[ResultLayout] = []
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 outs.append(self.known(leaf) or recording.new_tensor(leaf))
-                lying.append(lying_of(leaf))
+                layouts.append(result_layout_of(leaf))
             elif leaf is not None and not isinstance(leaf, _HARMLESS):
                 recording.refuse(
                     "number-of-tensor",
@@ -152,7 +152,9 @@ class NodeRecorder(PausableMode):
                 )
         opened, recording.opened = recording.opened, False
         raising = checks(name, args)
-        op = Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, raising, opened, lying=tuple(lying))
+        op = Op(
+            func, name, symbols, keywords, tuple(outs), modes, place, draws, raising, opened, layouts=tuple(layouts)
+        )
         if before:
             recording.note_writes(before)
         self._note(op)
@@ -199,7 +201,11 @@ class NodeRecorder(PausableMode):
             self.recording.accumulators.meet(self.recording, tensor)
         known = self.known(tensor)
         if known is not None:
-            if name in _THAWING and self.around is None and (access_path := self.recording.owner(tensor)) is not None:
+            if (
+                name in _GIVING_GRADIENTS
+                and self.around is None
+                and (access_path := self.recording.owner(tensor)) is not None
+            ):
                 self.gradients.meet(tensor, access_path, True)
             return known
         access_path = self.recording.owner(tensor)
@@ -216,7 +222,7 @@ class NodeRecorder(PausableMode):
         if self.around is not None:
             self.around(tensor, access_path)
             return ref
-        self.gradients.meet(tensor, access_path, name in _THAWING)
+        self.gradients.meet(tensor, access_path, name in _GIVING_GRADIENTS)
         return ref
 
     # -- other nodes ----------------------------------------------------------------------------------------------

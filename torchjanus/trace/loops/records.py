@@ -167,9 +167,9 @@ class LoopSnapshots:
     iteration (``region``).
 
     ``states``: the variables before each iteration and after the last, by name: ``("tensor", number)`` or a comparable
-    description. ``count``: the trip count, if it is an expression. ``counters``: see ``LoopInstance``. ``plains``: the
-    number of untraced computations before each iteration and after the last. ``given``: likewise the number of
-    untraced numbers passed to native code.
+    description. ``count``: the trip count, if it is an expression. ``counters``: see ``LoopInstance``.
+    ``untraced_counts``: the number of untraced computations before each iteration and after the last. ``given``:
+    likewise the number of untraced numbers passed to native code.
     """
 
     starts: tuple[int, ...]
@@ -178,7 +178,7 @@ class LoopSnapshots:
     count: Expr | None
     counters: tuple[tuple[int, int], ...]
     place: Place = NOWHERE
-    plains: tuple[int, ...] = ()
+    untraced_counts: tuple[int, ...] = ()
     given: tuple[int, ...] = ()
     counting: bool = False  # its iterations computed with untraced numbers, and differently
     region: bool = False

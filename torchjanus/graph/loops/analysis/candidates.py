@@ -17,8 +17,8 @@ from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HostComputation
-from torchjanus.trace.loops.plains import by_iteration
 from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination, UntracedComputation
+from torchjanus.trace.loops.untraced_computations import by_iteration
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
 

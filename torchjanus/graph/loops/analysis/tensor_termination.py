@@ -16,9 +16,9 @@ from dataclasses import replace
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Trace
 from torchjanus.trace.facts import NumberPredicate, TensorPredicate, is_question
-from torchjanus.trace.loops.plains import are_same, by_iteration, counted, limited, sums
 from torchjanus.trace.loops.records import LoopInstance, LoopRecord, TensorTermination, UntracedComputation
 from torchjanus.trace.loops.recurrences import find_recurrences
+from torchjanus.trace.loops.untraced_computations import are_same, by_iteration, counted, limited, sums
 from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["terminated_loops"]
@@ -111,14 +111,14 @@ def _limits(iteration: LoopRecord) -> Iterator[Expr | int]:
 
 
 def _counted(
-    trace: Trace, iterations: LoopInstance, plains: Sequence[UntracedComputation], stopped: bool
+    trace: Trace, iterations: LoopInstance, computations: Sequence[UntracedComputation], stopped: bool
 ) -> Iterator[LoopInstance]:
     """Yield the loop with its induction variables or closed forms, if the iterations compute nothing else with untraced
     numbers except a limit of the trip count (``while error > limit and steps < 100``). ``stopped``: a tensor ended the
     loop."""
     assert isinstance(iterations.count, TensorTermination)
     limit = iterations.count.limit
-    computed = by_iteration(plains, [*iterations.starts, iterations.end])
+    computed = by_iteration(computations, [*iterations.starts, iterations.end])
     columns, most = limited(computed)
     if most is not None:
         if limit is not None and type(limit) is not int:

@@ -81,7 +81,7 @@ def _collected(trace: Trace, without: frozenset[int]) -> tuple[Trace, dict[int, 
     trace = _with_sums(trace)
     by_loop: dict[int, frozenset[int]] = {}
     for number in range(len(trace.iterations)):
-        found = None if number in without else _takers(trace, number)
+        found = None if number in without else _consumers(trace, number)
         if found is not None:
             skipped, rows, loops = found
             trace = RowReadRewriter(trace, number, skipped, rows).trace()
@@ -150,7 +150,7 @@ def _alone(op: Op) -> Iterator[int]:
     return (value.number for value in (*op.args, *op.kwargs.values()) if isinstance(value, TensorRef))
 
 
-def _takers(trace: Trace, number: int) -> tuple[int, list[RowReads], frozenset[int]] | None:
+def _consumers(trace: Trace, number: int) -> tuple[int, list[RowReads], frozenset[int]] | None:
     """Return how many first iterations differ, the rows that the others use, and the loops that made them; None if the
     iterations use no such rows."""
     iterations = trace.iterations[number]

@@ -119,8 +119,8 @@ def _changed(trace: Trace, iterations: LoopInstance) -> frozenset[int]:
         if isinstance(part, TensorAt)
     }
     later = {ref.number for event in trace.events[iterations.end :] if isinstance(event, Op) for ref in event.outs}
-    lying = Counter(place for number, place in enumerate(trace.memory) if number in found or number not in later)
-    alone = {n for n in found if trace.memory[n] and lying[trace.memory[n]] == 1}
+    sharing = Counter(place for number, place in enumerate(trace.memory) if number in found or number not in later)
+    alone = {n for n in found if trace.memory[n] and sharing[trace.memory[n]] == 1}
     # A tensor that gets a backward graph is more than a value.
     graded = {n for op in operations for n in _given(op) if op.name not in _NORMS and _is_graded(trace, op)}
     graded |= {n for n in found if n not in trace.kinds or trace.kinds[n][4]}

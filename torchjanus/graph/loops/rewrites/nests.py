@@ -18,8 +18,8 @@ from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
 from torchjanus.graph.loops.analysis.truncation import TruncatedLoops
 from torchjanus.graph.loops.rewrites.sums import sums_from_zero_tensors_within
 from torchjanus.trace.events import Effectful, Trace
-from torchjanus.trace.loops.plains import are_same, by_iteration
 from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination, UntracedComputation
+from torchjanus.trace.loops.untraced_computations import are_same, by_iteration
 from torchjanus.trace.recipes import CollectedItems
 
 __all__ = ["FoldedNests", "nested", "prepared"]

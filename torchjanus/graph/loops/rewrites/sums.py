@@ -101,15 +101,15 @@ def _sum(
     if not (len(beginning.args) == 2 and isinstance(beginning.args[0], TensorRef) and _is(beginning.args[1], value)):
         return None
     known.add(beginning.place)
-    takers: list[_Sum] = []
+    consumers: list[_Sum] = []
     for (position, event), before in zip(later, (sums[number] for number in made_by), strict=False):
         places = [place for place, arg in enumerate(event.args) if arg == TensorRef(before)]
         if len(places) != 1 or len(event.args) != 2 or event.kwargs or event.place not in known:
             return None
         if event.place == beginning.place and isinstance(event.args[1 - places[0]], TensorRef):
-            takers.append(_Sum(name, first, position, places[0]))
-    alone = takers and _taken(trace, limits, sums) == len(later)
-    return takers[0] if alone else None
+            consumers.append(_Sum(name, first, position, places[0]))
+    alone = consumers and _taken(trace, limits, sums) == len(later)
+    return consumers[0] if alone else None
 
 
 def _taken(trace: Trace, limits: Sequence[int], sums: Sequence[int]) -> int:

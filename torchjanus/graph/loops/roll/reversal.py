@@ -45,9 +45,9 @@ def reversed_loops(trace: Trace) -> Trace:
     loops = [one for one in trace.iterations if len(one.starts) > 1 and isinstance(one.count, Expr)]
     events: dict[int, Op] = {}
     iterations = {id(one): one for one in trace.iterations}
-    takers = _takers(trace) if loops else {}
+    consumers = _consumers(trace) if loops else {}
     for loop in loops:
-        events.update(_unbindings(trace, loop, takers))
+        events.update(_unbindings(trace, loop, consumers))
         if found := dict(_selections(trace, loop)):
             events.update((position, op) for position, (op, _) in found.items())
             asked = {expr.token: expr for _, expr in found.values() if expr is not None}
@@ -75,18 +75,18 @@ def _iterations(loop: LoopInstance, position: int) -> int | None:
     return sum(start <= position for start in loop.starts) - 1
 
 
-def _takers(trace: Trace) -> dict[int, list[int]]:
+def _consumers(trace: Trace) -> dict[int, list[int]]:
     """Return, for each row of an unbinding, the positions of the operations that use it."""
     unbound = (event for event in trace.events if isinstance(event, Op) and event.name in UNBINDING)
-    takers: dict[int, list[int]] = {ref.number: [] for event in unbound for ref in event.outs}
-    for position, event in enumerate(trace.events if takers else ()):
+    consumers: dict[int, list[int]] = {ref.number: [] for event in unbound for ref in event.outs}
+    for position, event in enumerate(trace.events if consumers else ()):
         for number in (ref.number for ref in event.inputs) if isinstance(event, Op) else ():
-            if number in takers:
-                takers[number].append(position)
-    return takers
+            if number in consumers:
+                consumers[number].append(position)
+    return consumers
 
 
-def _unbindings(trace: Trace, loop: LoopInstance, takers: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, Op]]:
+def _unbindings(trace: Trace, loop: LoopInstance, consumers: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, Op]]:
     """Yield the unbindings whose rows this loop uses from last to first, with the rows in that order."""
     made: dict[int, tuple[int, int]] = {}  # row -> which unbinding, index
     for position, event in enumerate(trace.events[: loop.starts[0]]):
@@ -94,7 +94,7 @@ def _unbindings(trace: Trace, loop: LoopInstance, takers: Mapping[int, Sequence[
             made.update((ref.number, (position, which)) for which, ref in enumerate(event.outs))
     taken: dict[int, set[int | None]] = {}
     for number, (unbinding, which) in made.items():
-        for position in takers[number]:
+        for position in consumers[number]:
             number_of_iteration = _iterations(loop, position)
             down = number_of_iteration is not None and which == len(loop.starts) - 1 - number_of_iteration
             taken.setdefault(unbinding, set()).add(which if down else None)

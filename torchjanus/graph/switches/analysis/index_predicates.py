@@ -50,8 +50,8 @@ class IndexPredicates:
         self._reads = {e.access_path: e.value for e in trace.events if isinstance(e, HeapRead) and e.kind == "number"}
         self._made = {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
         self._decided = {(e.place.line, e.place.column): e.place for e in events if isinstance(e, Decision)}
-        plains = trace.plain[frames.plains[0] : frames.plains[-1]]
-        self._differ = _differing((plain.where, plain.operands) for plain in plains)
+        computations = trace.plain[frames.untraced_counts[0] : frames.untraced_counts[-1]]
+        self._differ = _differing((plain.where, plain.operands) for plain in computations)
         self._before = sum(isinstance(event, Op) for event in trace.events[: frames.starts[0]])
         held = [event for event in events if isinstance(event, NumberPredicate)]
         self._differ |= _differing((_subject(event), tuple(_constants(event.expr))) for event in held)

@@ -41,7 +41,7 @@ def iterations_in(
     trace: Trace, frames: LoopSnapshots, held: NumberStates, lists: Mapping[Any, FilledList]
 ) -> list[Iteration]:
     """Return the iterations of the loop. Raises NotMergeable where they do more than compute with tensors."""
-    if any(plain.structure is None for plain in trace.plain[frames.plains[0] : frames.plains[-1]]):
+    if any(plain.structure is None for plain in trace.plain[frames.untraced_counts[0] : frames.untraced_counts[-1]]):
         raise NotMergeable("branch-numbers", "an iteration computes with a plain number, and may know its index")
     if any(a >= b for a, b in zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
         raise NotMergeable("branch-arms-differ", "an iteration does nothing")
@@ -83,7 +83,7 @@ class _LoopReader:
         """Yield all iterations, after collecting how their integer subscripts follow the index."""
         frames = self.frames
         operations = sum(isinstance(event, Op) for event in self.trace.events[: frames.starts[0]])
-        computed = zip(itertools.pairwise(frames.plains), itertools.pairwise(frames.given), strict=True)
+        computed = zip(itertools.pairwise(frames.untraced_counts), itertools.pairwise(frames.given), strict=True)
         limits = zip(frames.starts, (*frames.starts[1:], frames.end), computed, strict=True)
         for iteration, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
             for event in self.trace.events[start:end]:
@@ -92,10 +92,10 @@ class _LoopReader:
                         self.offsets.setdefault(key, []).append(value - frames.number(iteration))
         for iteration, (start, end, (plain, given)) in enumerate(limits):
             events: list[Any] = self.trace.events[start:end]
-            plains: list[Any] = [(one.position - start, one) for one in self.trace.plain[slice(*plain)]]
-            plains += [(one.position - start, _NativeArguments(one)) for one in self.trace.given[slice(*given)]]
-            plains.sort(key=lambda one: one[0])
-            yield _IterationReader(self, iteration, _merged(events, plains), operations).description()
+            computations: list[Any] = [(one.position - start, one) for one in self.trace.plain[slice(*plain)]]
+            computations += [(one.position - start, _NativeArguments(one)) for one in self.trace.given[slice(*given)]]
+            computations.sort(key=lambda one: one[0])
+            yield _IterationReader(self, iteration, _merged(events, computations), operations).description()
             operations += sum(isinstance(event, Op) for event in events)
 
     def integers(self, op: Op) -> Iterator[tuple[Any, int]]:
@@ -365,10 +365,10 @@ class _IterationReader:
         return expr
 
 
-def _merged(events: Sequence[Any], plains: Sequence[tuple[int, UntracedComputation]]) -> list[Any]:
+def _merged(events: Sequence[Any], computations: Sequence[tuple[int, UntracedComputation]]) -> list[Any]:
     """Return the events with each plain computation inserted before the event that it precedes."""
     found: list[Any] = []
-    pending = list(reversed(plains))
+    pending = list(reversed(computations))
     for position, event in enumerate(events):
         while pending and pending[-1][0] <= position:
             found.append(pending.pop()[1])

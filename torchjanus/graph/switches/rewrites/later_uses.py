@@ -190,10 +190,10 @@ class LiveOutRewriter(TraceRewriter):
             if id(event) in old.recipes:  # containers from before the loop may hold its results
                 self.after.begin(("before", number), aside=True)
                 self.recipes[id(event)] = tuple(map(self.recipe, old.recipes[id(event)]))
-        plains = [*old.plain[self.frames.plains[-1] :], *old.given[self.frames.given[-1] :]]
+        computations = [*old.plain[self.frames.untraced_counts[-1] :], *old.given[self.frames.given[-1] :]]
         regions = [one for one in old.frames if one.region and one.starts[0] >= self.end]
         computed = defaultdict(list)  # by the position of the event before which Python computes
-        for plain in plains:
+        for plain in computations:
             if self.end < len(old.events) or plain.position >= len(old.events):
                 computed[max(plain.position, self.end)].append(plain)
         begun: list[tuple[LoopSnapshots, Any]] = []

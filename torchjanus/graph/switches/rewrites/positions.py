@@ -81,7 +81,7 @@ class PositionRewriter(RowReadRewriter):
 
     def plain_anew(self, place: Any) -> Iterator[Any]:
         """Yield the plain computations; those within the loop lose their operands, which are resolved."""
-        inside = range(self.frames.plains[0], self.frames.plains[-1])
+        inside = range(self.frames.untraced_counts[0], self.frames.untraced_counts[-1])
         for number, plain in enumerate(self.old.plain):
             operands = () if number in inside else plain.operands
             yield replace(plain, position=place(plain.position), operands=operands)

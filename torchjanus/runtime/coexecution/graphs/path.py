@@ -258,4 +258,4 @@ class Path:
 
         args, kwargs = map_leaves((event.args, event.kwargs), leaf)
         outs = tuple(Ref(number[ref.index]) for ref in event.outs)
-        return Node(event.func, args, kwargs, outs, event.modes, event.place, event.lying)
+        return Node(event.func, args, kwargs, outs, event.modes, event.place, event.layouts)

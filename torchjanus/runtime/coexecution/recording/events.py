@@ -17,7 +17,7 @@ from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.trees import leaves_of_kind, map_leaves
 from torchjanus.graph.ir.program import Ref
 from torchjanus.runtime.coexecution.recording.arrays import Shown
-from torchjanus.trace.layout import Lying
+from torchjanus.trace.layout import ResultLayout
 from torchjanus.trace.modes import Modes
 
 __all__ = [
@@ -82,7 +82,7 @@ def meta_of(tensor: torch.Tensor) -> Meta:
 @dataclass(frozen=True, slots=True)
 class Event:
     """One call. ``args``, ``kwargs`` and ``result`` are trees in which tensors are Refs, by number. ``outs``: the
-    tensors of the result; ``made``: the metadata of the new ones among them; ``lying``: their layouts. ``shown``: for a
+    tensors of the result; ``made``: the metadata of the new ones among them; ``layouts``: theirs. ``shown``: for a
     FETCH whose result shares memory with the tensor, the layout of that. ``draws``: it advanced a random generator."""
 
     kind: Kind
@@ -95,7 +95,7 @@ class Event:
     modes: Modes
     place: Place
     made: dict[int, Meta] = field(default_factory=dict)
-    lying: tuple[Lying, ...] = ()
+    layouts: tuple[ResultLayout, ...] = ()
     shown: Shown | None = None
     draws: bool = False
     container: type | None = None  # the class of the result, where it is one of torch's own named tuples

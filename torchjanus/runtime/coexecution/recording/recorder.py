@@ -41,7 +41,7 @@ from torchjanus.runtime.coexecution.recording.lifetimes import is_dropped_observ
 from torchjanus.runtime.coexecution.recording.observer import Observer
 from torchjanus.semantics.known.framework_calls import accessor
 from torchjanus.semantics.torch.torch_state import ambient_modes, generator_state
-from torchjanus.trace.layout import lying_of
+from torchjanus.trace.layout import result_layout_of
 
 __all__ = ["REMEDY", "Recorder"]
 
@@ -219,7 +219,7 @@ class Recorder(TorchFunctionMode):
         one = called(func)
         made: dict[int, Any] = {}
         outs: list[Ref] = []
-        lying: list[Any] = []
+        layouts: list[Any] = []
 
         def leaf(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
@@ -239,7 +239,7 @@ class Recorder(TorchFunctionMode):
                 ref = Ref(self._new(value))
                 made[ref.index] = meta_of(value)
             outs.append(ref)
-            lying.append(lying_of(value))
+            layouts.append(result_layout_of(value))
             return ref
 
         shown, container = None, None
@@ -259,7 +259,7 @@ class Recorder(TorchFunctionMode):
             elif type(result) not in _RESULTS and not isinstance(result, torch.Tensor) and not is_constant(result):
                 raise _Odd(f"{one.name} gives a {type(result).__name__}")
         self.events.append(
-            Event(kind, func, one.name, args, kwargs, tree, tuple(outs), modes, here(), made, tuple(lying), shown,
+            Event(kind, func, one.name, args, kwargs, tree, tuple(outs), modes, here(), made, tuple(layouts), shown,
                   draws, container)
         )  # fmt: skip
 

@@ -33,9 +33,9 @@ from torchjanus.semantics.watch.objects.container_reads import ContainerReads
 from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.trace.events import LoopEnd
 from torchjanus.trace.facts import NumberPredicate
-from torchjanus.trace.loops.plains import counted, sums
 from torchjanus.trace.loops.records import LoopInstance, LoopRecord
 from torchjanus.trace.loops.recurrences import find_recurrences
+from torchjanus.trace.loops.untraced_computations import counted, sums
 from torchjanus.trace.values import Apply, Expr, Traced
 
 __all__ = ["ForLoops"]
@@ -195,7 +195,7 @@ class ForLoops(Part):
         recurrences."""
         computed, starts, span = active_loop.computed(), active_loop.starts, active_loop.loop_record.over
         found, back = counted(computed[1:]), is_back(span)
-        recurrences = find_recurrences(computed, back, active_loop.plains[0]) if found is None else None
+        recurrences = find_recurrences(computed, back, active_loop.untraced_counts[0]) if found is None else None
         if found is None and recurrences is None:
             detail = "Python computes numbers in it that follow no formula of the index"
             self.recording.trace.remarks.note(active_loop.place, "loop-numbers", detail)

@@ -61,6 +61,8 @@ class _Region(AbstractContextManager[None, None]):
         after = state_of(regions.recording, self._escaped)
         # Dead variables count as unchanged.
         states = self._before, {n: v for n, v in self._before.items() if n[:2] not in after} | after
-        plains, given = (self._plain, len(run.plain)), (self._given, len(run.given))
+        untraced_counts, given = (self._plain, len(run.plain)), (self._given, len(run.given))
         place, end = regions.recording.place, len(run.events)
-        run.frames.append(LoopSnapshots((self._start,), end, states, None, (), place, plains, given, region=True))
+        run.frames.append(
+            LoopSnapshots((self._start,), end, states, None, (), place, untraced_counts, given, region=True)
+        )

@@ -16,8 +16,8 @@ from torchjanus.semantics.record.rebinding import is_suspended
 from torchjanus.semantics.record.write_record import WriteRecord
 from torchjanus.semantics.watch.loops.iteration_values import by_iteration, is_back
 from torchjanus.trace.events import LoopEnd
-from torchjanus.trace.loops.plains import counted
 from torchjanus.trace.loops.records import Loop, LoopRecord, LoopSnapshots, UntracedComputation
+from torchjanus.trace.loops.untraced_computations import counted
 from torchjanus.trace.values import Expr
 
 __all__ = ["ActiveLoop"]
@@ -44,7 +44,7 @@ class ActiveLoop:
         self.place = place
         self.loop_record = loop_record
         self.starts = loop_record.starts
-        self.plains: list[int] = []  # per iteration: the number of untraced computations before it
+        self.untraced_counts: list[int] = []  # per iteration: the number of untraced computations before it
         self.changes: list[frozenset[Any]] = []
         self._recording = recording
         self._counters = counters
@@ -63,7 +63,7 @@ class ActiveLoop:
         trace = self._recording.trace
         self._keep_last()
         self.starts.append(len(trace.events))
-        self.plains.append(len(trace.plain))
+        self.untraced_counts.append(len(trace.plain))
         self._given.append(len(trace.given))
         if self._own:
             self._states.append(state_of(self._recording, self._escaped))
@@ -84,7 +84,7 @@ class ActiveLoop:
         trace, starts, span = self._recording.trace, self.starts, self.loop_record.over
         self.leave()
         self._keep_last()
-        self.plains.append(len(trace.plain))
+        self.untraced_counts.append(len(trace.plain))
         self._given.append(len(trace.given))
         counting = counted(self.computed()) is None
         if self._own and (counting or any(starts[:1] <= [position] for position in reversed(trace.changed))):
@@ -93,7 +93,8 @@ class ActiveLoop:
             known = None if is_back(span) and counting else count
             found = LoopSnapshots(
                 tuple(starts), len(trace.events), tuple(self._states), known, steps,
-                self.place, tuple(self.plains), tuple(self._given), counting, unpinned=self.loop_record.unpinned,
+                self.place, tuple(self.untraced_counts), tuple(self._given), counting,
+                unpinned=self.loop_record.unpinned,
             )  # fmt: skip
             trace.frames.append(found)
         self._recording.note(LoopEnd(len(starts), self.place))
@@ -113,4 +114,4 @@ class ActiveLoop:
 
     def computed(self) -> list[list[UntracedComputation]]:
         """Return the untraced computations of each iteration."""
-        return [self._recording.trace.plain[a:b] for a, b in itertools.pairwise(self.plains)]
+        return [self._recording.trace.plain[a:b] for a, b in itertools.pairwise(self.untraced_counts)]

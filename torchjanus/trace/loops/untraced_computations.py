@@ -15,16 +15,16 @@ from torchjanus.trace.loops.records import UntracedComputation
 __all__ = ["are_same", "by_iteration", "counted", "limited", "sums"]
 
 
-def by_iteration(plains: Iterable[UntracedComputation], limits: Sequence[int]) -> list[list[UntracedComputation]]:
+def by_iteration(computations: Iterable[UntracedComputation], limits: Sequence[int]) -> list[list[UntracedComputation]]:
     """Return the computations of each iteration. ``limits``: the events at which iterations begin and the last one
     ends."""
-    plains = list(plains)
-    return [[plain for plain in plains if a <= plain.position < b] for a, b in itertools.pairwise(limits)]
+    computations = list(computations)
+    return [[one for one in computations if a <= one.position < b] for a, b in itertools.pairwise(limits)]
 
 
 def are_same(iterations: Sequence[Sequence[UntracedComputation]]) -> bool:
     """Whether all iterations are known to have computed the same."""
-    columns = [[plain.structure for plain in row] for row in iterations]
+    columns = [[one.structure for one in row] for row in iterations]
     return all(None not in column and column == columns[0] for column in columns)
 
 
@@ -35,11 +35,11 @@ def counted(iterations: Sequence[Sequence[UntracedComputation]]) -> list[tuple[i
         return None
     found: list[tuple[int, int]] = []
     for row in zip(*iterations, strict=True):
-        if are_same([[plain] for plain in row]):
+        if are_same([[one] for one in row]):
             continue
-        totals = [plain.total for plain in row]
+        totals = [one.total for one in row]
         steps = {b - a for a, b in itertools.pairwise(totals) if a is not None and b is not None}
-        if None in totals or len({plain.operands[1:] for plain in row}) > 1 or len(steps) > 1:
+        if None in totals or len({one.operands[1:] for one in row}) > 1 or len(steps) > 1:
             return None
         if steps and steps != {0}:
             found.append((totals[0] or 0, steps.pop()))
@@ -48,7 +48,7 @@ def counted(iterations: Sequence[Sequence[UntracedComputation]]) -> list[tuple[i
 
 def sums(iterations: Sequence[Sequence[UntracedComputation]]) -> list[tuple[int, int]]:
     """Return the sums that are affine induction variables, whatever else the iterations computed."""
-    columns = [[[plain] for plain in row] for row in zip(*iterations, strict=True)]
+    columns = [[[one] for one in row] for row in zip(*iterations, strict=True)]
     return [sum_ for column in columns for sum_ in counted(column) or ()]
 
 
@@ -64,7 +64,7 @@ def limited(iterations: Sequence[Sequence[UntracedComputation]]) -> tuple[list[l
         for column, step in zip(zip(*rows, strict=True), steps, strict=True)
         if step
     ]
-    left = [[plain for plain, step in zip(row, steps, strict=True) if step is None] for row in rows]
+    left = [[one for one, step in zip(row, steps, strict=True) if step is None] for row in rows]
     return left, min((limit for limit in limits if limit), default=None)
 
 

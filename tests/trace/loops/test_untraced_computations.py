@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from torchjanus.rewrite.hooks import COMPARE
-from torchjanus.trace.loops.plains import limited
 from torchjanus.trace.loops.records import UntracedComputation
+from torchjanus.trace.loops.untraced_computations import limited
 
 
 def compared(first: int, sign: str, second: int) -> UntracedComputation:
