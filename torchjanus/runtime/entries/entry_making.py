@@ -59,9 +59,11 @@ def make_entry(group: Group, executor: str, variant_table: VariantTable, remote:
         raise
     except (Refused, Split) as error:
         if plan.dimensions.made:
-            group.hosted = str(error.at(_first_selection(plan.program)) if isinstance(error, Refused) else error)
+            group.host_selection_reason = str(
+                error.at(_first_selection(plan.program)) if isinstance(error, Refused) else error
+            )
         elif plan.dimensions.carriers():
-            group.held = True
+            group.constant_sizes = True
         else:
             raise
         return make_entry(group, executor, variant_table, remote)
@@ -100,8 +102,8 @@ def _first_selection(program: Program) -> Place:
 
 
 def _asked(group: Group) -> Any:
-    flags = group.held, group.counted, group.hosted
-    return tuple(map(id, group.traces)), frozenset(group.relaxed), len(group.lent), flags
+    flags = group.constant_sizes, group.dynamic_trip_counts, group.host_selection_reason
+    return tuple(map(id, group.traces)), frozenset(group.relaxed), len(group.borrowed), flags
 
 
 def _planned(group: Group, variant_table: VariantTable) -> EntryPlan:
@@ -109,7 +111,11 @@ def _planned(group: Group, variant_table: VariantTable) -> EntryPlan:
     if known is not None and known[0] == _asked(group):
         return known[1]
     plan, traces = _generalised(group, group.traces), group.traces
-    if not group.hosted and not group.cut and (rewritten := with_selections(traces, plan.schedule)) is not None:
+    if (
+        not group.host_selection_reason
+        and not group.folded
+        and (rewritten := with_selections(traces, plan.schedule)) is not None
+    ):
         SELECTIONS.begin(traces)
         SELECT.gave(rewritten)
         plan, traces = _generalised(group, rewritten), rewritten
@@ -118,8 +124,10 @@ def _planned(group: Group, variant_table: VariantTable) -> EntryPlan:
 
 
 def _generalised(group: Group, traces: Sequence[Trace]) -> EntryPlan:
-    numbers, counted = not group.held, group.counted
-    return generalise(traces, frozenset(group.relaxed), tensor_detail, [*group.lent, *group.seen], numbers, counted)
+    numbers, counted = not group.constant_sizes, group.dynamic_trip_counts
+    return generalise(
+        traces, frozenset(group.relaxed), tensor_detail, [*group.borrowed, *group.geometries], numbers, counted
+    )
 
 
 def _lowered(
@@ -128,20 +136,22 @@ def _lowered(
     """Return the plan and its graph. Trip counts become sizes where the values of all iterations are used together, or
     computed together."""
     made = plan.program
-    if not group.counted and (is_nested(made) or any(node.func is host_column for node in made.nodes)):
+    if not group.dynamic_trip_counts and (is_nested(made) or any(node.func is host_column for node in made.nodes)):
         plan = _counted(group, variant_table)
     try:
         lowered = _lower(plan, remote)
         _check_made(group, plan, lowered)
         return plan, lowered
     except (FixedTripCount, Split) as held:
-        if group.counted or not isinstance(held.__cause__ if isinstance(held, Split) else held, FixedTripCount):
+        if group.dynamic_trip_counts or not isinstance(
+            held.__cause__ if isinstance(held, Split) else held, FixedTripCount
+        ):
             raise
         try:
             plan = _counted(group, variant_table)
             return plan, lowered_or_cached(plan.program, remote)
         except (Refused, Fixed):
-            group.counted, group.planned = False, None
+            group.dynamic_trip_counts, group.planned = False, None
             raise held from None
 
 
@@ -167,7 +177,7 @@ def _check_made(group: Group, plan: EntryPlan, lowered: Lowered) -> None:
 
 def _counted(group: Group, variant_table: VariantTable) -> EntryPlan:
     """Return the plan with trip counts as sizes. It is kept, since another process may make its graph."""
-    group.counted = True
+    group.dynamic_trip_counts = True
     plan = _planned(group, variant_table)
     group.planned = (_asked(group), plan)
     return plan

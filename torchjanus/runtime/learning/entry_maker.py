@@ -116,18 +116,18 @@ class EntryMaker:
             if entry.launch.differentiable is not None and self.doubled is not None:
                 raise Refused(self.doubled)
         except Split as split:
-            return self.entry(group, remote) if group.forgoes() else self._split(group, split, remote)
+            return self.entry(group, remote) if group.stop_borrowing() else self._split(group, split, remote)
         except NotBatched as unrolled:
             group.refusal = unrolled.refusal
             self._calls.unroll(unrolled.refusal)
             return None
         except Refused as refused:
-            if group.forgoes():
+            if group.stop_borrowing():
                 return self.entry(group, remote)
             group.refusal = self.event_log.placed(refused.refusal)
             if self.passes is not None:
                 self.passes.refused(str(group.refusal))
-            if group.cut:
+            if group.folded:
                 self.event_log.unroll(str(group.refusal), group.refusal)
                 return None
             self.counts.refused += 1
@@ -140,8 +140,8 @@ class EntryMaker:
             self._made_first()
         if self.passes is not None:
             self.passes.made(entry)
-        if group.hosted:
-            text = f"the host makes selections between parts of the graph: {group.hosted}"
+        if group.host_selection_reason:
+            text = f"the host makes selections between parts of the graph: {group.host_selection_reason}"
             self.event_log.record("hosted", text, reason="selection-on-host")
         self._report_sizes(group, entry)
         forget_sources()  # of most steps no more is learnt

@@ -81,7 +81,7 @@ class Calls:
         if result is RAISED:
             return self._run_imperatively(args, kwargs, journal)
         self.policy.served()
-        if self.learning.paths.lingers and MAKING.acquire(blocking=False):
+        if self.learning.paths.may_hold_replaced and MAKING.acquire(blocking=False):
             try:
                 self.learning.paths.let_go(args, kwargs)
             finally:

@@ -51,14 +51,14 @@ class Marks:
                 sizes.update((token, dim) for dim in found)
                 if found:
                     group.relaxed.add(token)  # where all watched runs saw one tensor, too
-        if not sizes or not group.seen:
+        if not sizes or not group.geometries:
             return
-        known = group.seen[-1]
+        known = group.geometries[-1]
         row = {token: _resized(one, {dim for of, dim in sizes if of == token}) for token, one in known.items()}
         if not goes_alike(trace, row):
             yield "sizes that are marked to vary stay constant: the step does something else for other sizes"
-        elif row not in group.lent and not group.alone:
-            group.lent = [*group.lent, row]
+        elif row not in group.borrowed and not group.isolated:
+            group.borrowed = [*group.borrowed, row]
 
     def unmet(self) -> list[str]:
         """Return the names that have matched no number and no size."""

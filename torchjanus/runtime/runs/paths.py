@@ -25,7 +25,7 @@ __all__ = ["Group", "Paths"]
 
 MAX_SEEN = 16
 MAX_GROUPS = 64  # paths whose traces are kept
-LINGERING = 3  # calls by graphs after a watched one in which tensors held by its trace may be replaced
+MAY_HOLD_REPLACED = 3  # calls by graphs after a watched one in which tensors held by its trace may be replaced
 
 
 @dataclass(slots=True)
@@ -37,42 +37,42 @@ class Group:
     traces: list[Trace] = field(default_factory=list)
     relaxed: set[Any] = field(default_factory=set)
     refusal: Refusal | None = None
-    cut: bool = False  # loops of varying trip counts are folded: these runs represent any trip count
-    seen: list[dict[Any, Geometry]] = field(default_factory=list)  # the geometries of tensors so far
-    held: bool = False  # numbers that are sizes in its graph are constants there: they could not be symbols
+    folded: bool = False  # loops of varying trip counts are folded: these runs represent any trip count
+    geometries: list[dict[Any, Geometry]] = field(default_factory=list)  # of tensors, so far
+    constant_sizes: bool = False  # numbers that are sizes in its graph are constants there: they could not be symbols
     # dimensions of tensors by which its runs were split into groups of their own
-    split: tuple[tuple[Any, Any], ...] = ()
-    counted: bool = False  # trip counts are sizes, too
+    split_dimensions: tuple[tuple[Any, Any], ...] = ()
+    dynamic_trip_counts: bool = False  # trip counts are sizes, too
     planned: tuple[Any, EntryPlan] | None = None  # what its graph is made of, while another process makes that
     # conditions of its entry on sizes: runs for which they do not hold are in another group
     conditions: tuple[Expr, ...] = ()
     sizes: set[tuple[Any, int]] = field(default_factory=set)  # dimensions that have become inputs
-    lent: list[dict[Any, Geometry]] = field(default_factory=list)  # geometries seen on other paths only
-    alone: bool = False  # geometries of other paths do not fit this one
-    hosted: str = ""  # why the host makes the selections that its graph needs, or ""
+    borrowed: list[dict[Any, Geometry]] = field(default_factory=list)  # geometries of other paths
+    isolated: bool = False  # geometries of other paths do not fit this one
+    host_selection_reason: str = ""  # why the host makes the selections that its graph needs, or ""
 
     def take(self, trace: Trace) -> None:
         """Add a run of this path."""
         self.traces = [*self.traces[-2:], trace]
-        if (met := geometries(trace)) not in self.seen:
-            self.seen = [*self.seen[1 - MAX_SEEN :], met]
+        if (met := geometries(trace)) not in self.geometries:
+            self.geometries = [*self.geometries[1 - MAX_SEEN :], met]
 
     def learn_from(self, other: Group) -> None:
         """Make inputs of what is an input on another path, and add sizes that have changed there."""
         self.relaxed |= other.relaxed
-        if self.alone or other is self or not self.seen:
+        if self.isolated or other is self or not self.geometries:
             return
-        own = self.seen[-1]
-        for met in other.seen:
+        own = self.geometries[-1]
+        for met in other.geometries:
             moved = {token: met[token] for token, _ in other.sizes if token in own and token in met}
             if moved and all(other.moves(token, own[token], moved[token]) for token in moved):
                 row = own | moved
-                if row not in self.lent and row not in self.seen and goes_alike(self.traces[-1], row):
-                    self.lent = [*self.lent[1 - MAX_SEEN :], row]
+                if row not in self.borrowed and row not in self.geometries and goes_alike(self.traces[-1], row):
+                    self.borrowed = [*self.borrowed[1 - MAX_SEEN :], row]
 
-    def forgoes(self) -> bool:
+    def stop_borrowing(self) -> bool:
         """Stop using geometries of other paths, which did not fit. Returns whether there were any."""
-        had, self.lent, self.alone = bool(self.lent), [], True
+        had, self.borrowed, self.isolated = bool(self.borrowed), [], True
         return had
 
     def moves(self, token: Any, one: Geometry, other: Geometry) -> bool:
@@ -93,13 +93,13 @@ class Paths:
         self._groups: dict[Any, Group] = {}
         self._lengths = TripCounts()
         self.concerns = self._lengths.concerns
-        self._lean: dict[int, Trace] = {}  # traces from which all replaced tensors have been released
+        self._without_replaced: dict[int, Trace] = {}  # traces from which all replaced tensors have been released
         self._kept_until = -1  # the last speculated call after which traces are searched for replaced tensors
 
     def take(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Add a watched call."""
         self.let_go(args, kwargs)
-        self._kept_until = self._counts.speculated + LINGERING
+        self._kept_until = self._counts.speculated + MAY_HOLD_REPLACED
         self.latest = [*self.latest[-2:], trace]
 
     def drop(self, trace: Trace) -> None:
@@ -108,16 +108,16 @@ class Paths:
 
     @property
     def differ_in_results(self) -> bool:
-        """Whether each of the last three runs parts from the one before it where it looks at what an extern call has
-        returned: samples that are drawn are others in each call."""
-        found = [_parting(*pair) for pair in pairwise(self.latest)]
+        """Whether the last three runs differ, each from the one before it, first where they look at the result of an
+        extern call: samples that are drawn are others in each call."""
+        found = [_first_difference(*pair) for pair in pairwise(self.latest)]
         return len(found) == 2 and all(pair is not None and any(map(_looks_at_result, pair)) for pair in found)
 
     @property
     def specialize_on_growth(self) -> bool:
-        """Whether the last two runs part where the very value of a number counts (an index, the length of a list), and
-        it has become larger: a value that has been met before is not to be expected again."""
-        pair = _parting(*self.latest[-2:]) if len(self.latest) > 1 else None
+        """Whether the last two runs differ first in the value of a number that decides (an index, the length of a
+        list), and it has become larger: such a value is not expected again."""
+        pair = _first_difference(*self.latest[-2:]) if len(self.latest) > 1 else None
         if pair is None:
             return False
         before, after = pair
@@ -127,7 +127,7 @@ class Paths:
         return numbers and before.value < after.value
 
     @property
-    def lingers(self) -> bool:
+    def may_hold_replaced(self) -> bool:
         """Whether traces may still hold tensors that later calls have replaced."""
         return self._counts.speculated <= self._kept_until
 
@@ -135,10 +135,10 @@ class Paths:
         """Release tensors that are no longer where a trace found them, such as gradients that another path (an
         evaluation) has left alone. ``args``, ``kwargs``: of the last call."""
         traces = {id(t): t for t in (*self.latest, *(t for group in self._groups.values() for t in group.traces))}
-        self._lean = {key: trace for key, trace in self._lean.items() if key in traces}
+        self._without_replaced = {key: trace for key, trace in self._without_replaced.items() if key in traces}
         for key, trace in traces.items():
-            if key not in self._lean and not release(trace, args, kwargs):
-                self._lean[key] = trace
+            if key not in self._without_replaced and not release(trace, args, kwargs):
+                self._without_replaced[key] = trace
 
     def group_of(self, trace: Trace, shape: tuple[int, tuple[str, ...]]) -> Group:
         """Return the group that this run belongs to. Runs of different trip counts share a group if one graph serves
@@ -146,12 +146,12 @@ class Paths:
         runs = self._lengths.take(trace)
         if runs:
             group = self._group(runs[-1], shape)
-            group.cut = True
+            group.folded = True
             if group.refusal is None:
                 for run in runs:
                     # Where the trip count cannot vary, runs with other counts are groups of their own.
                     part = self._group(run, shape)
-                    part.cut = True
+                    part.folded = True
                     if not any(run is known for known in part.traces):
                         part.take(run)
                 return group
@@ -161,27 +161,27 @@ class Paths:
 
     def _group(self, trace: Trace, shape: tuple[int, tuple[str, ...]]) -> Group:
         """Return the group of one path; where some sizes cannot vary in one graph, that of runs with equal sizes."""
-        key, part, hosted = trace.tokens(), False, ""
+        key, part, reason = trace.tokens(), False, ""
         while (group := self._groups.get(key)) is not None:
-            if group.split:
-                key, part = (key, key_of(trace, group.split)), True
+            if group.split_dimensions:
+                key, part = (key, key_of(trace, group.split_dimensions)), True
             elif not all(holds_for(condition, trace) for condition in group.conditions):
                 key, part = (key, "other sizes"), True
             else:
                 break
-            hosted = group.hosted
+            reason = group.host_selection_reason
         if group is None:
             self.count += 1
-            group = self._groups[key] = Group(self.count, shape, alone=part, hosted=hosted)
+            group = self._groups[key] = Group(self.count, shape, isolated=part, host_selection_reason=reason)
         return group
 
     def split(self, group: Group, parts: Collection[tuple[Any, Any]]) -> list[Group]:
         """Split a group into groups of equal sizes, where these ``parts`` (dimensions of tensors) cannot vary. The last
         group returned holds the last run."""
-        group.split = tuple(parts)
+        group.split_dimensions = tuple(parts)
         found = [self._group(trace, group.shape) for trace in group.traces]
         for part, trace in zip(found, group.traces, strict=True):
-            part.cut = group.cut
+            part.folded = group.folded
             part.take(trace)
         found[-1].relaxed |= group.relaxed
         found[-1].sizes |= group.sizes
@@ -208,13 +208,13 @@ class Paths:
         if self.count < 2:
             return "", NOWHERE
         for before in reversed(self.latest[:-1]):
-            if (parting := _parting(before, self.latest[-1])) is not None:
-                one, other = parting
+            if (difference := _first_difference(before, self.latest[-1])) is not None:
+                one, other = difference
                 return f"the last two part here: {one} / {other}", other.place
         return "they return or store different things", NOWHERE
 
 
-def _parting(one: Trace, other: Trace) -> tuple[Event, Event] | None:
+def _first_difference(one: Trace, other: Trace) -> tuple[Event, Event] | None:
     """Return the first events in which two runs differ; None if there are none."""
     pairs = zip(one.events, other.events, strict=False)
     return next((pair for pair in pairs if pair[0].token != pair[1].token), None)

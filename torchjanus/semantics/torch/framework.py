@@ -95,109 +95,109 @@ class FrameworkRecorder(NodeRecorder):
         if is_operator(func) and (unsuited := unsupported_operator(func)) is not None:
             self.recording.refuse("custom-operator", f"calls the operator {operator_name(func)}", *unsuited)
             return self._really(func, *bare(args), **bare(kwargs))
-        one = _Call(func, args, named(func, kwargs))
-        note_attention("attention" if is_operator(func) else one.name)  # an operator of a library may use it within
-        leaves = pytree.tree_leaves((args, one.kwargs)) if self.picks is not None and self.picks.any else []
+        made = _Call(func, args, named(func, kwargs))
+        note_attention("attention" if is_operator(func) else made.name)  # an operator of a library may use it within
+        leaves = pytree.tree_leaves((args, made.kwargs)) if self.picks is not None and self.picks.any else []
         if self.picks is not None and leaves:
             self.picks.look(leaves)
         if self.packs is not None and self.packs.any:
-            if (known := self.packs.number(one.short, args)) is not None:
+            if (known := self.packs.number(made.short, args)) is not None:
                 return known
-            one.args = self.packs.sized(one.short, args)
-            one.bare_args = bare(one.args)
+            made.args = self.packs.sized(made.short, args)
+            made.bare_args = bare(made.args)
         for step in _STEPS:
-            if (result := step(self, one)) is not _OTHER:
+            if (result := step(self, made)) is not _OTHER:
                 return result
-        self._prepare(one)
-        return self._operate(one.func, one.name, one.args, one.kwargs, one.bare_args, one.bare_kwargs)
+        self._prepare(made)
+        return self._operate(made.func, made.name, made.args, made.kwargs, made.bare_args, made.bare_kwargs)
 
     # -- steps: each makes a call that is no operator of the graph, or returns _OTHER --------------------------------
 
-    def _metadata(self, one: _Call) -> Any:
+    def _metadata(self, call: _Call) -> Any:
         """Read a gradient, or what a tensor is, apart from its contents."""
-        if one.access == "__get__" and one.short == "grad":
-            return self._grad(one.func, one.args[0])
-        if one.short not in METADATA or one.access == "__set__":
+        if call.access == "__get__" and call.short == "grad":
+            return self._grad(call.func, call.args[0])
+        if call.short not in METADATA or call.access == "__set__":
             return _OTHER
-        if one.access == "__get__" and self._read_property(one.args[0], one.short):
-            return self._really(one.func, *one.bare_args)
-        given = (*one.args, *one.kwargs.values())
+        if call.access == "__get__" and self._read_property(call.args[0], call.short):
+            return self._really(call.func, *call.bare_args)
+        given = (*call.args, *call.kwargs.values())
         for value in given:
-            self.arguments.pin_inside(value, f"argument of {one.name}")
-        result = self._really(one.func, *one.bare_args, **one.bare_kwargs)
-        if one.short in SIZED:
+            self.arguments.pin_inside(value, f"argument of {call.name}")
+        result = self._really(call.func, *call.bare_args, **call.bare_kwargs)
+        if call.short in SIZED:
             for value in given:
-                self.sizes.pin(value, f"{one.name} is asked for")
-        return self.sizes.traced(one.short, one.bare_args, one.bare_kwargs, result)
+                self.sizes.pin(value, f"{call.name} is asked for")
+        return self.sizes.traced(call.short, call.bare_args, call.bare_kwargs, result)
 
-    def _fetch(self, one: _Call) -> Any:
+    def _fetch(self, call: _Call) -> Any:
         """Give Python contents of a tensor: a number, a list, a truth value, a text, an array."""
-        if one.short in FETCHES and not one.access:
-            return self.fetching.number(self._made(one.func), one.args[0], FETCHES[one.short])
-        if one.short == "tolist":
-            return self.fetching.elements(self._made(one.func), one.args[0])
-        if one.short in ("__bool__", "is_nonzero"):
-            return self.fetching.truth(self._made(one.func), one.args[0])
-        if one.short in ("__format__", "__repr__", "__str__"):
-            return self._show(one.func, one.args, one.kwargs)
-        if one.short in ("numpy", "__array__") and self.share_memory is not None:
-            return self.share_memory(one.func, one.args, one.kwargs)
+        if call.short in FETCHES and not call.access:
+            return self.fetching.number(self._made(call.func), call.args[0], FETCHES[call.short])
+        if call.short == "tolist":
+            return self.fetching.elements(self._made(call.func), call.args[0])
+        if call.short in ("__bool__", "is_nonzero"):
+            return self.fetching.truth(self._made(call.func), call.args[0])
+        if call.short in ("__format__", "__repr__", "__str__"):
+            return self._show(call.func, call.args, call.kwargs)
+        if call.short in ("numpy", "__array__") and self.share_memory is not None:
+            return self.share_memory(call.func, call.args, call.kwargs)
         return _OTHER
 
-    def _outside_of_graph(self, one: _Call) -> Any:
+    def _outside_of_graph(self, call: _Call) -> Any:
         """Switch gradients, profile, or read the node that made a tensor."""
-        profiles = one.name.startswith("profiler.") or "profiler" in (getattr(one.func, "__module__", "") or "")
-        if one.short == "_set_grad_enabled" or profiles:
-            return self._really(one.func, *one.bare_args, **one.bare_kwargs)
-        if one.access == "__get__" and one.short == "grad_fn":
-            function = self._really(one.func, *one.bare_args)
+        profiles = call.name.startswith("profiler.") or "profiler" in (getattr(call.func, "__module__", "") or "")
+        if call.short == "_set_grad_enabled" or profiles:
+            return self._really(call.func, *call.bare_args, **call.bare_kwargs)
+        if call.access == "__get__" and call.short == "grad_fn":
+            function = self._really(call.func, *call.bare_args)
             if function is None:
                 return None  # follows from requires_grad, which is guarded
-            if self.known(one.args[0]) is not None and self.recording.owner(one.args[0]) is None:
-                return self.code.node_of(one.args[0], function)
+            if self.known(call.args[0]) is not None and self.recording.owner(call.args[0]) is None:
+                return self.code.node_of(call.args[0], function)
         return _OTHER
 
-    def _sized_by_contents(self, one: _Call) -> Any:
+    def _sized_by_contents(self, call: _Call) -> Any:
         """Make a call whose result has a size that depends on contents."""
-        if one.access:
+        if call.access:
             return _OTHER
-        args, kwargs, place = one.args, one.kwargs, self.recording.place
+        args, kwargs, place = call.args, call.kwargs, self.recording.place
         if self.around is not None:
-            if sized_by_contents(one.short, args, kwargs, place):
-                what = f"the sizes of what {one.name} returns in a recursive call depend on contents"
+            if sized_by_contents(call.short, args, kwargs, place):
+                what = f"the sizes of what {call.name} returns in a recursive call depend on contents"
                 why, remedy = "Calls are run many at a time.", "Select after the calls."
                 self.recording.refuse("recursion-body", what, why, remedy)
         elif self.selections is not None:
-            if method := selection(one.short, args, kwargs, place):
+            if method := selection(call.short, args, kwargs, place):
                 return getattr(self.selections, method)(*args, **kwargs)
-            if self.packs is not None and (method := packing(one.short, args)):
+            if self.packs is not None and (method := packing(call.short, args)):
                 return getattr(self.packs, method)(*args, **kwargs)
         return _OTHER
 
-    def _hook_or_copy(self, one: _Call) -> Any:
+    def _hook_or_copy(self, call: _Call) -> Any:
         """Register a hook, copy a tensor by ``deepcopy``, or make a call that is refused."""
-        if one.short in HOOKING:
-            return self.code.register(self._made(one.func), one.bare_args[0], one.args[1], HOOKING[one.short])
-        if one.short == "__deepcopy__":
-            return self._copies.deepcopy(*one.args, **one.kwargs)
-        if one.short in REFUSED:
-            self.recording.refuse("tensor-internals", f"{one.name} inside the step", *REFUSED[one.short])
-            return self._really(one.func, *one.bare_args, **one.bare_kwargs)
+        if call.short in HOOKING:
+            return self.code.register(self._made(call.func), call.bare_args[0], call.args[1], HOOKING[call.short])
+        if call.short == "__deepcopy__":
+            return self._copies.deepcopy(*call.args, **call.kwargs)
+        if call.short in REFUSED:
+            self.recording.refuse("tensor-internals", f"{call.name} inside the step", *REFUSED[call.short])
+            return self._really(call.func, *call.bare_args, **call.bare_kwargs)
         return _OTHER
 
-    def _prepare(self, one: _Call) -> None:
+    def _prepare(self, call: _Call) -> None:
         """Note what an operator is about to do beside its result."""
-        if given := scaled_update(one.short, one.bare_kwargs):
+        if given := scaled_update(call.short, call.bare_kwargs):
             why = "of the fused kernels, graphs have those that take numbers and gradients as they are."
             remedy = "Leave fused=True out: graphs fuse."
-            self.recording.refuse("fused-operator", f"{one.name} is given {given}", why, remedy)
-        if one.access == "__set__" and one.short == "data":
-            self._replace_storage(one.bare_args[0], one.bare_args[1])
-        if one.access in ("__set__", "__delete__") and one.short == "grad":
-            self.gradients.replace(one.args[0])
-        if one.short in ("squeeze", "squeeze_") and self.around is None:
-            axes = {key: value for key, value in one.bare_kwargs.items() if key == "dim"}
-            self.sizes.hold_squeeze(*one.bare_args[:2], **axes)
+            self.recording.refuse("fused-operator", f"{call.name} is given {given}", why, remedy)
+        if call.access == "__set__" and call.short == "data":
+            self._replace_storage(call.bare_args[0], call.bare_args[1])
+        if call.access in ("__set__", "__delete__") and call.short == "grad":
+            self.gradients.replace(call.args[0])
+        if call.short in ("squeeze", "squeeze_") and self.around is None:
+            axes = {key: value for key, value in call.bare_kwargs.items() if key == "dim"}
+            self.sizes.hold_squeeze(*call.bare_args[:2], **axes)
 
     def _replace_storage(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
         hindrance = hindrance_of(tensor, other) if self.around is None else "it is done in a recursive call"
