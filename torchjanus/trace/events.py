@@ -132,7 +132,7 @@ class Trace:
     refusals: list[Refusal] = field(default_factory=list)
     alive: list[Any] = field(default_factory=list)
     ambient: Any = None  # torch's modes when the run began, and the filters of warnings if it has warned
-    iterations: list[LoopInstance] = field(default_factory=list)  # loops that may have another trip count
+    loop_instances: list[LoopInstance] = field(default_factory=list)  # loops that may have another trip count
     # Code objects that were entered recursively -> their parameters that were the same object in all calls.
     recursive: dict[Any, frozenset[str]] = field(default_factory=dict)
     loops: list[Loop] = field(default_factory=list)

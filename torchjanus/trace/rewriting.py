@@ -162,7 +162,7 @@ class TraceRewriter:
             return replace(one, starts=starts, end=ended(one.end), states=states, count=count)
 
         return {
-            "iterations": [counted(one) for one in old.iterations],
+            "loop_instances": [counted(one) for one in old.loop_instances],
             "loops": [spanned(one) for one in old.loops],
             "loop_records": [reversed_loops(one) for one in old.loop_records],
             "frames": [framed(one) for one in old.frames],

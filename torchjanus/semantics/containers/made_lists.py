@@ -37,13 +37,13 @@ def length_of(recording: Recording, parted: Iterable[tuple[Any, Any]], container
             more = _more([places.get(id(part), -1) for part in container], len(parts))
             if more is not None:
                 return plus(size.expr, more)
-    made = [_made_at(recording, part) for part in container] if recording.trace.iterations else []
-    for iterations in reversed(recording.trace.iterations):
-        if isinstance(iterations.count, TensorTermination) or len(iterations.starts) < KEPT:
+    made = [_made_at(recording, part) for part in container] if recording.trace.loop_instances else []
+    for instance in reversed(recording.trace.loop_instances):
+        if isinstance(instance.count, TensorTermination) or len(instance.starts) < KEPT:
             continue
-        more = _more([_iteration_of(iterations, at) for at in made], len(iterations.starts))
+        more = _more([_iteration_of(instance, at) for at in made], len(instance.starts))
         if more is not None:
-            return plus(iterations.count, more)
+            return plus(instance.count, more)
     return None
 
 
@@ -57,10 +57,10 @@ def _made_at(recording: Recording, part: Any) -> int:
     return -1 if number is None or number in recording.trace.access_paths else recording.made_at[number]
 
 
-def _iteration_of(iterations: LoopInstance, position: int) -> int:
-    if not iterations.starts[0] <= position < iterations.end:
+def _iteration_of(instance: LoopInstance, position: int) -> int:
+    if not instance.starts[0] <= position < instance.end:
         return -1
-    return bisect.bisect_right(iterations.starts, position) - 1
+    return bisect.bisect_right(instance.starts, position) - 1
 
 
 def _more(indices: Sequence[int], count: int) -> int | None:

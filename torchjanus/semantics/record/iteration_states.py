@@ -64,7 +64,7 @@ def note_kinds(trace: Trace) -> None:
     """Record size, stride, dtype, device and ``requires_grad`` of each strided tensor of a run with loops or calls."""
     if trace.outline is not None:
         trace.outline.kinds = _kinds_of(trace.tensors)
-    has_loops = trace.frames or trace.iterations or trace.loop_records or trace.changed
+    has_loops = trace.frames or trace.loop_instances or trace.loop_records or trace.changed
     if not has_loops and not any(isinstance(event, InvokeOp) for event in trace.events):
         return
     trace.kinds |= _kinds_of(trace.tensors)

@@ -18,7 +18,7 @@ def run(step: Any, *args: Any) -> Trace:
 
 def loop(step: Any, *args: Any) -> AlignedLoop:
     trace = run(step, *args)
-    (instance,) = trace.iterations
+    (instance,) = trace.loop_instances
     return AlignedLoop(trace, instance)
 
 
@@ -40,7 +40,7 @@ def test_the_iterations_of_a_loop(count: int) -> None:
 
 
 def test_the_count_of_two_runs_is_one_expression() -> None:
-    one, other = (token_of_count(run(sines, torch.ones(3), count).iterations[0]) for count in (3, 7))
+    one, other = (token_of_count(run(sines, torch.ones(3), count).loop_instances[0]) for count in (3, 7))
     assert one is not None
     assert one == other
 
@@ -54,7 +54,7 @@ def computes_nothing(x: torch.Tensor, n: int) -> torch.Tensor:
 
 def test_a_loop_without_operations_is_no_loop_to_merge() -> None:
     trace = run(computes_nothing, torch.ones(3), 4)
-    for instance in trace.iterations:
+    for instance in trace.loop_instances:
         with pytest.raises(NotMergeable):
             AlignedLoop(trace, instance)
 
@@ -74,7 +74,7 @@ def changes_shape(x: torch.Tensor, n: int) -> torch.Tensor:
 @pytest.mark.parametrize("step", [branches, changes_shape])
 def test_iterations_that_did_other_things_are_not_mergeable(step: Any) -> None:
     trace = run(step, torch.ones(3), 4)
-    for instance in trace.iterations:
+    for instance in trace.loop_instances:
         with pytest.raises(NotMergeable):
             AlignedLoop(trace, instance)
 
@@ -87,4 +87,4 @@ def trains(w: torch.Tensor, n: int) -> None:
 
 def test_a_loop_that_computes_gradients_is_one_that_trains() -> None:
     trace = run(trains, torch.ones(3, requires_grad=True), 4)
-    assert [AlignedLoop(trace, instance).trains for instance in trace.iterations] in ([True], [])
+    assert [AlignedLoop(trace, instance).trains for instance in trace.loop_instances] in ([True], [])

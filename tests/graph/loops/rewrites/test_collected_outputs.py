@@ -62,14 +62,14 @@ def test_what_iterations_have_made_is_stacked_once() -> None:
     trace = merged(gone_through, torch.randn(2, 5, 3))
     assert names(trace).count("stack") == 1
     assert names(trace).count("__getitem__") == 5 + 5  # of the argument, and of the stack
-    (first, second) = trace.iterations
+    (first, second) = trace.loop_instances
     assert first.asked == ()
     assert [str(expr) for expr in second.asked] == ["(x.shape[1] >= x.shape[1])"]
 
 
 def test_there_have_to_be_as_many_rows_as_iterations_take() -> None:
     trace = merged(part_of_it, torch.randn(4, 5, 3))
-    assert [str(expr) for expr in trace.iterations[-1].asked] == ["(x.shape[1] >= x.shape[0])"]
+    assert [str(expr) for expr in trace.loop_instances[-1].asked] == ["(x.shape[1] >= x.shape[0])"]
 
 
 def test_the_first_of_many_is_a_row() -> None:

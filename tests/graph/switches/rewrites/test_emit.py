@@ -48,7 +48,7 @@ def test_each_iteration_is_one_switch() -> None:
     assert len(switches(made)) == 4 and len(known) == 1
     assert not any(event.name in ("torch.tanh", "Tensor.mul") for event in switches(made))
     assert made.frames == [] or not any(len(frames.starts) == 4 for frames in made.frames)
-    assert len(made.iterations) == 1  # it may be rolled: the trip count is a size
+    assert len(made.loop_instances) == 1  # it may be rolled: the trip count is a size
 
 
 def test_runs_on_other_arms_are_alike() -> None:

@@ -13,7 +13,7 @@ from torchjanus.trace.loops.records import LoopInstance
 
 
 def loops(step: Any, *args: Any) -> list[LoopInstance]:
-    return watch_call(step, (), args, {})[1].iterations
+    return watch_call(step, (), args, {})[1].loop_instances
 
 
 def ranged(x: torch.Tensor, n: int) -> torch.Tensor:

@@ -36,25 +36,25 @@ TRAINING = frozenset(("Tensor.backward", "torch.autograd.backward", "torch.autog
 class AlignedLoop:
     """A loop of a trace whose iterations are alike, with what each of them did. Raises NotMergeable if they differ."""
 
-    def __init__(self, trace: Trace, iterations: LoopInstance) -> None:
-        self.iterations = iterations
-        self.count = len(iterations.starts)
-        self.until = iterations.count if isinstance(iterations.count, TensorTermination) else None
-        self.token = token_of_count(iterations)
-        last = trace.events[iterations.end - 1]
-        self.place = place_of_loop(trace, iterations)
+    def __init__(self, trace: Trace, instance: LoopInstance) -> None:
+        self.instance = instance
+        self.count = len(instance.starts)
+        self.until = instance.count if isinstance(instance.count, TensorTermination) else None
+        self.token = token_of_count(instance)
+        last = trace.events[instance.end - 1]
+        self.place = place_of_loop(trace, instance)
         self.trips = frozenset(self._trips(trace))
         self.full = (
             self.until is not None
             and isinstance(last, TensorPredicate | NumberPredicate)
             and last.outcome == self.until.go
         )
-        self.pinned = not iterations.unpinned and any(
+        self.pinned = not instance.unpinned and any(
             isinstance(e, Specialization) and e.expr.token == self.token for e in trace.events
         )
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
-        self.positions = [past[start] for start in iterations.starts]  # number of operations before each iteration
-        limits = [*iterations.starts, iterations.end]
+        self.positions = [past[start] for start in instance.starts]  # number of operations before each iteration
+        limits = [*instance.starts, instance.end]
         self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
         operations = [event for events in self.events for event in events if isinstance(event, Op)]
         if not operations:
@@ -63,12 +63,12 @@ class AlignedLoop:
         self.trains = any(op.name in TRAINING for op in operations)  # its iterations compute gradients
         self.made: dict[int, tuple[int, int]] = {}  # tensor -> (iteration, index within the iteration)
         self.rows: dict[int, tuple[int, int]] = {}  # tensor -> (position of the unbinding that made it, index)
-        for number, event in enumerate(trace.events[: iterations.starts[0]]):
+        for number, event in enumerate(trace.events[: instance.starts[0]]):
             if isinstance(event, Op) and event.name in ("Tensor.unbind", "torch.unbind"):
                 self.rows.update((ref.number, (number, which)) for which, ref in enumerate(event.outs))
         known = set(trace.access_paths) if self.trains else set()
         if self.trains:
-            before = trace.events[: iterations.starts[0]]
+            before = trace.events[: instance.starts[0]]
             known.update(ref.number for event in before if isinstance(event, Op) for ref in event.outs)
         for number, events in enumerate(self.events):
             order = 0
@@ -79,7 +79,7 @@ class AlignedLoop:
                         order += 1
         self.sizes = max(order for _, order in self.made.values()) + 1 if self.made else 0
         patterns = [self._pattern(number) for number in range(len(self.events))]
-        patterns[1:] = _with_indexes(patterns[1:], 1 + iterations.first)
+        patterns[1:] = _with_indexes(patterns[1:], 1 + instance.first)
         if any(pattern != patterns[1] for pattern in patterns[2:]):
             raise NotMergeable(
                 "loop-iterations-differ", "iterations make different calls, or give them different arguments"
@@ -89,7 +89,7 @@ class AlignedLoop:
                 [part for part in pattern if part[0] in ("op", "asked", "effect")]
                 for pattern in (self._pattern(0, True), patterns[1])
             )
-            _check_first(first, second, iterations.first)
+            _check_first(first, second, instance.first)
         if self.trains and self._are_shared(trace):
             raise NotMergeable(
                 "loop-in-place", "iterations change a tensor that shares its memory with another that they take"
@@ -97,28 +97,28 @@ class AlignedLoop:
         if self.until is not None and self.until.limit is None and (sources := self.unbound()):
             # The number of rows limits the trip count; a call that would exceed it is a fallback.
             rows = min(sum(source == one for source, _ in self.rows.values()) for one in sources)
-            self.until = replace(self.until, limit=rows - iterations.first)
-            self.iterations = replace(iterations, count=self.until)
+            self.until = replace(self.until, limit=rows - instance.first)
+            self.instance = replace(instance, count=self.until)
         self.effect_merger = (
-            None if isinstance(iterations.count, TensorTermination) else self._effect_merger(trace, iterations.count)
+            None if isinstance(instance.count, TensorTermination) else self._effect_merger(trace, instance.count)
         )
 
     @property
     def end(self) -> int:
         """The position of the event before which the last iteration ended."""
-        return self.iterations.end
+        return self.instance.end
 
     def _trips(self, trace: Trace) -> Iterator[int]:
         """Yield the positions of the events that record the trip count, if it is no constant. Other iterations over the
         same watched iterator have the same count. An iteration may go on after the predicate that may end the loop."""
-        iterations, whole = self.iterations, self.count + self.iterations.skipped
-        if iterations.whole is None:
+        instance, whole = self.instance, self.count + self.instance.skipped
+        if instance.whole is None:
             return
         if self.until is None:
-            following = itertools.takewhile(lambda event: isinstance(event, LoopEnd), trace.events[iterations.end :])
-            yield from (n for n, event in enumerate(following, iterations.end) if getattr(event, "count", -1) == whole)
+            following = itertools.takewhile(lambda event: isinstance(event, LoopEnd), trace.events[instance.end :])
+            yield from (n for n, event in enumerate(following, instance.end) if getattr(event, "count", -1) == whole)
         # A loop over a generator's items begins an iteration within each iteration of this loop.
-        asked = [position - 1 for position in (*iterations.starts[1:], iterations.end)]
+        asked = [position - 1 for position in (*instance.starts[1:], instance.end)]
         numbers = list(range(1, whole + 1))
         for loop_record in trace.loop_records:
             where = [bisect_right(loop_record.starts, position) for position in asked]
@@ -138,12 +138,12 @@ class AlignedLoop:
     def _effect_merger(self, trace: Trace, count: Expr) -> EffectMerger:
         """Return the effects of the iterations, merged."""
         ends = [*self.positions, self.positions[-1] + sum(isinstance(event, Op) for event in self.events[-1])]
-        free = len(trace.tensors) + self.iterations.starts[0] * (1 + KEPT) * (1 + MOST)
-        exprs = ExpressionMerger(self.made, ends, self.iterations.counters, count, free, KEPT, self.iterations.back)
+        free = len(trace.tensors) + self.instance.starts[0] * (1 + KEPT) * (1 + MOST)
+        exprs = ExpressionMerger(self.made, ends, self.instance.counters, count, free, KEPT, self.instance.back)
         where = {id(event): number for number, event in enumerate(trace.events)}
 
         def form(values: Sequence[Any], at: Sequence[Any]) -> Any:
-            return plain_form(trace, self.iterations, [where[id(event)] for event in at], values)
+            return plain_form(trace, self.instance, [where[id(event)] for event in at], values)
 
         return EffectMerger(
             trace, exprs, [[e for e in events if isinstance(e, Effectful)] for events in self.events], form
@@ -221,7 +221,7 @@ class AlignedLoop:
 
     def limits(self) -> tuple[NumberPredicate, ...]:
         """Return the condition for the same trip count, where no other condition says so."""
-        whole = self.iterations.whole
+        whole = self.instance.whole
         func = operator.ge if self.until is not None and not self.full else operator.eq
         return () if whole is None else (NumberPredicate(Apply(func, (whole, self.count)), True, self.place),)
 
@@ -232,7 +232,7 @@ class AlignedLoop:
         return frozenset(source for source in sources if any(f"('row', {source})" in args for args in taken))
 
     def _is_row(self, number: int, tensor: int) -> bool:
-        return tensor in self.rows and self.rows[tensor][1] == number + self.iterations.first
+        return tensor in self.rows and self.rows[tensor][1] == number + self.instance.first
 
     def _of_sizes(self, number: int, expr: Any) -> Any:
         """Return the token of an expression, independent of the iteration whose tensors it has sizes of."""
@@ -278,26 +278,26 @@ class AlignedLoop:
         return ("outside", tensor)
 
 
-def place_of_loop(trace: Trace, iterations: LoopInstance) -> Place:
+def place_of_loop(trace: Trace, instance: LoopInstance) -> Place:
     """Where a loop is written: one that comes to its end says so, another one asks."""
-    following = trace.events[iterations.end] if iterations.end < len(trace.events) else None
-    place: Place = (following if isinstance(following, LoopEnd) else trace.events[iterations.end - 1]).place
+    following = trace.events[instance.end] if instance.end < len(trace.events) else None
+    place: Place = (following if isinstance(following, LoopEnd) else trace.events[instance.end - 1]).place
     return place
 
 
-def token_of_count(iterations: LoopInstance) -> Any:
+def token_of_count(instance: LoopInstance) -> Any:
     """Return the token of the expression for the trip count, or for its limit; None if it is no expression."""
-    whole = iterations.whole
+    whole = instance.whole
     if whole is None:
         return None
-    for _ in range(iterations.skipped):
+    for _ in range(instance.skipped):
         assert isinstance(whole, Apply)
         whole = whole.args[0]
-    if iterations.begins and isinstance(whole, Apply) and whole.func is operator.sub:
+    if instance.begins and isinstance(whole, Apply) and whole.func is operator.sub:
         whole = whole.args[0]  # of range(1, n); the trip count of enumerate(x, 1) is len(x)
-    if iterations.back and isinstance(whole, Apply) and whole.func is operator.add:
+    if instance.back and isinstance(whole, Apply) and whole.func is operator.add:
         whole = whole.args[0]  # of range(n - 1, -1, -1)
-    by_steps = bool(iterations.counters) and iterations.counters[0][1] > 1
+    by_steps = bool(instance.counters) and instance.counters[0][1] > 1
     if by_steps and isinstance(whole, Apply) and whole.func is operator.floordiv:
         whole = whole.args[0].args[0]  # of range(0, n, step)
     return whole.token

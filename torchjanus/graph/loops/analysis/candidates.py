@@ -30,18 +30,18 @@ def loops_of(trace: Trace) -> list[AlignedLoop]:
     something else: then the trip count has to stay specialised."""
     if trace.failures:
         return []
-    known = [one for iterations in trace.iterations for one in (iterations, iterations.without_first())]
-    known = sorted((*known, *terminated_loops(trace)), key=lambda iterations: iterations.starts[:1])
+    known = [one for instance in trace.loop_instances for one in (instance, instance.without_first())]
+    known = sorted((*known, *terminated_loops(trace)), key=lambda instance: instance.starts[:1])
     made: dict[int, AlignedLoop | None] = {}
     bound: set[Any] = set()  # trip counts that decide more than the number of iterations
     while True:
         fit: list[AlignedLoop] = []
-        for number, iterations in enumerate(known):
-            inside = fit and iterations.starts and iterations.starts[0] < fit[-1].iterations.end
-            if inside or token_of_count(iterations) in bound:
+        for number, instance in enumerate(known):
+            inside = fit and instance.starts and instance.starts[0] < fit[-1].instance.end
+            if inside or token_of_count(instance) in bound:
                 continue
             if number not in made:
-                made[number] = as_loop(trace, iterations)
+                made[number] = as_loop(trace, instance)
             if (loop := made[number]) is not None:
                 fit.append(loop)
         if all(_is_free(trace, loop, fit) for loop in fit):
@@ -53,17 +53,17 @@ def loops_of(trace: Trace) -> list[AlignedLoop]:
 
 
 def as_loop(
-    trace: Trace, iterations: LoopInstance, plain: Sequence[UntracedComputation] | None = None
+    trace: Trace, instance: LoopInstance, plain: Sequence[UntracedComputation] | None = None
 ) -> AlignedLoop | None:
     """Return the loop if it can be rolled, that is, if runs with other trip counts differ in nothing else; else None.
     ``plain``: the untraced computations that may have used the trip count or a number of the last iteration; all of the
     trace if it is not given."""
-    if len(iterations.starts) < (1 if isinstance(iterations.count, TensorTermination) else KEPT):
+    if len(instance.starts) < (1 if isinstance(instance.count, TensorTermination) else KEPT):
         return None
-    place = place_of_loop(trace, iterations)
+    place = place_of_loop(trace, instance)
     try:
-        _check_count(trace, iterations, plain)
-        loop = AlignedLoop(trace, iterations)
+        _check_count(trace, instance, plain)
+        loop = AlignedLoop(trace, instance)
     except NotMergeable as error:
         trace.remarks.note(place, error.reason, error.detail)
         return None
@@ -71,18 +71,18 @@ def as_loop(
     return loop
 
 
-def _check_count(trace: Trace, iterations: LoopInstance, plain: Sequence[UntracedComputation] | None) -> None:
+def _check_count(trace: Trace, instance: LoopInstance, plain: Sequence[UntracedComputation] | None) -> None:
     """Raises NotMergeable where the number of iterations may decide more than how many there are."""
-    if trace.measured > iterations.starts[0]:
+    if trace.measured > instance.starts[0]:
         raise NotMergeable("loop-count-used", "the length of a container is asked for after the loop has begun")
-    counted = frozenset(iterations.counted())
+    counted = frozenset(instance.counted())
     made = trace.plain if plain is None else plain
-    after = (one for one in made if one.position >= iterations.end and counted.intersection(one.operands))
+    after = (one for one in made if one.position >= instance.end and counted.intersection(one.operands))
     if not all(_goes_by_iterations(trace, one, counted) for one in after):
         raise NotMergeable("loop-count-used", "Python computes with the number of iterations after the loop")
-    if passes_on(trace, iterations):
+    if passes_on(trace, instance):
         raise NotMergeable("loop-numbers", "a loop-carried number is used after the loop")
-    if _computes_on(trace, iterations):
+    if _computes_on(trace, instance):
         raise NotMergeable("loop-count-used", "Python computes with a number of a tensor that the loop has changed")
 
 
@@ -91,10 +91,10 @@ def _goes_by_iterations(trace: Trace, plain: UntracedComputation, counted: froze
     induction variable, or selects a tensor of a list by it, and uses none of the numbers in ``counted`` otherwise. If
     the later loop is rolled, its body contains the computation. If not, its trip count is a constant, and so is that of
     the earlier loop."""
-    for iterations in trace.iterations:
-        if len(iterations.starts) < KEPT or not iterations.starts[0] <= plain.position <= iterations.end:
+    for instance in trace.loop_instances:
+        if len(instance.starts) < KEPT or not instance.starts[0] <= plain.position <= instance.end:
             continue
-        rows = by_iteration(trace.plain, (*iterations.starts, iterations.end + 1))
+        rows = by_iteration(trace.plain, (*instance.starts, instance.end + 1))
         place = next(((n, row.index(plain)) for n, row in enumerate(rows) if plain in row), None)
         if place is None or len({len(row) for row in rows}) > 1:
             continue
@@ -108,19 +108,16 @@ def _goes_by_iterations(trace: Trace, plain: UntracedComputation, counted: froze
     return False
 
 
-def _computes_on(trace: Trace, iterations: LoopInstance) -> bool:
+def _computes_on(trace: Trace, instance: LoopInstance) -> bool:
     """Whether Python computes, after the loop, with a number fetched from a tensor that the iterations have changed. A
     graph cannot make that computation, and the host can make it beforehand only if the trip count is known."""
-    later = [event.expr for event in trace.events[iterations.end :] if isinstance(event, HostComputation)]
-    if not later or not iterations.starts:
+    later = [event.expr for event in trace.events[instance.end :] if isinstance(event, HostComputation)]
+    if not later or not instance.starts:
         return False
     changed = {
-        ref
-        for event in trace.events[iterations.starts[0] : iterations.end]
-        if isinstance(event, Op)
-        for ref in event.outs
+        ref for event in trace.events[instance.starts[0] : instance.end] if isinstance(event, Op) for ref in event.outs
     }
-    done = sum(isinstance(event, Op) for event in trace.events[: iterations.end])
+    done = sum(isinstance(event, Op) for event in trace.events[: instance.end])
     fetched = (leaf for expr in later for leaf in leaves(expr) if isinstance(leaf, Fetch))
     return any(
         leaf.after >= done and leaf.ref in trace.access_paths and TensorRef(leaf.ref) in changed for leaf in fetched

@@ -53,7 +53,7 @@ def hoisted(trace: Trace, nests: Sequence[tuple[LoopInstance, Sequence[LoopInsta
                 found.added.setdefault(one.starts[0], []).append(pick)
                 found.picks.update((at, (pick, number)) for number, at in enumerate(pick.column))
     if not found.picks:
-        return trace, {one.end: one.end for one in trace.iterations}
+        return trace, {one.end: one.end for one in trace.loop_instances}
     return _HoistingRewriter(trace, found).written()
 
 
@@ -161,7 +161,7 @@ class _HoistingRewriter(TraceRewriter):
         new = self.made(
             events, tensors=self.tensors, kinds=self.kinds, memory=self.memory if old.memory else [], **moved
         )
-        return new, {one.end: places[one.end] for one in old.iterations}
+        return new, {one.end: places[one.end] for one in old.loop_instances}
 
     def _new(self, pick: _Pick) -> int:
         """Return the number of the tensor that is selected before the loop."""

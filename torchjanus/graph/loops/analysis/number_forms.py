@@ -25,7 +25,7 @@ __all__ = ["form_of", "plain_form"]
 
 def form_of(
     counters: Counters,
-    iterations: LoopInstance,
+    instance: LoopInstance,
     ops: Sequence[int],
     values: Sequence[Any],
     read: Mapping[AccessPath, Any],
@@ -33,19 +33,19 @@ def form_of(
     """Return the form of the numbers, and its operands: expressions over numbers from before the call, and tensors;
     None if there is no form. ``ops``: the positions of the operations that use the numbers."""
     if any(isinstance(value, Expr) for value in values):
-        made = _NumberForms(iterations, read, counters, ops)
+        made = _NumberForms(instance, read, counters, ops)
         form = made.form(values)
         given = tuple(made.given.values())
     else:
-        form, given = plain_form(counters.trace, iterations, ops, values), ()
+        form, given = plain_form(counters.trace, instance, ops, values), ()
     return None if form is None or kind_of(form) is None else (form, given)
 
 
-def plain_form(trace: Trace, iterations: LoopInstance, ops: Sequence[int], values: Sequence[Any]) -> Form | None:
+def plain_form(trace: Trace, instance: LoopInstance, ops: Sequence[int], values: Sequence[Any]) -> Form | None:
     """Return the form of untraced numbers that the iterations use at these events; None if there is none."""
-    if iterations.recurrences is None:
-        return _counted(iterations, values)
-    known = iterations.recurrences
+    if instance.recurrences is None:
+        return _counted(instance, values)
+    known = instance.recurrences
     before = {
         sum(plain.position <= at for plain in trace.plain[first : first + known.width])
         for first, at in zip(itertools.count(known.first, known.width), ops)  # an infinite count
@@ -54,19 +54,19 @@ def plain_form(trace: Trace, iterations: LoopInstance, ops: Sequence[int], value
     return None if found is None or found[0] == "const" else found
 
 
-def _counted(iterations: LoopInstance, values: Sequence[Any]) -> Form | None:
+def _counted(instance: LoopInstance, values: Sequence[Any]) -> Form | None:
     """Return the form of integers that are an induction variable; None if they are not."""
     if any(type(value) is not int for value in values):
         return None
     count = len(values)
     more = values[-1] if values else 0
     if (
-        iterations.back
-        and not isinstance(iterations.count, TensorTermination)
+        instance.back
+        and not isinstance(instance.count, TensorTermination)
         and list(values) == list(range(count - 1 + more, more - 1, -1))
     ):
         return going_back(more)
-    for first, step in iterations.counters:
+    for first, step in instance.counters:
         if list(values) == [first + step * iteration for iteration in range(count)]:
             return ("turn", first, step)
     return None
@@ -76,9 +76,9 @@ class _NumberForms:
     """Finds the form of traced numbers."""
 
     def __init__(
-        self, iterations: LoopInstance, read: Mapping[AccessPath, Any], counters: Counters, ops: Sequence[int]
+        self, instance: LoopInstance, read: Mapping[AccessPath, Any], counters: Counters, ops: Sequence[int]
     ) -> None:
-        self.iterations, self.read, self.counters, self.ops = iterations, read, counters, ops
+        self.instance, self.read, self.counters, self.ops = instance, read, counters, ops
         self.given: dict[Any, Expr | TensorRef] = {}  # token -> operand of the form
 
     def form(self, row: Sequence[Any]) -> Form | None:
@@ -123,11 +123,11 @@ class _NumberForms:
             return HOLE if all(value is _HOLE for value in row) else None
         loop_record = [value.first if isinstance(value, InductionVariable) else value for value in row]
         if all(type(value) is int for value in loop_record):
-            return _counted(self.iterations, loop_record)
+            return _counted(self.instance, loop_record)
         if isinstance(row[0], Fetch):
             return self._fetched(row)
         if all(type(value) is float for value in row):
-            return plain_form(self.counters.trace, self.iterations, self.ops, row)
+            return plain_form(self.counters.trace, self.instance, self.ops, row)
         if any(not isinstance(value, Apply) for value in row):
             return None
         names = {name_of(value.func) for value in row}

@@ -55,7 +55,7 @@ class _Row:
 
 @dataclass(slots=True)
 class _Loop:
-    iterations: LoopInstance
+    instance: LoopInstance
     rows: list[_Row] = field(default_factory=list)
 
 
@@ -64,7 +64,7 @@ def as_host_columns(trace: Trace) -> Trace:
     loops: list[_Loop] = []
     read = {e.access_path: e.value for e in trace.events if isinstance(e, HeapRead) and e.kind == "number"}
     for some in _loops(trace):
-        inside = any(one.iterations.starts[0] < some.end and some.starts[0] < one.iterations.end for one in loops)
+        inside = any(one.instance.starts[0] < some.end and some.starts[0] < one.instance.end for one in loops)
         if inside or not LEAST <= len(some.starts) <= _most(trace, some):
             continue
         if rows := list(_rows(trace, some, read)):
@@ -75,28 +75,28 @@ def as_host_columns(trace: Trace) -> Trace:
 def _loops(trace: Trace) -> Iterator[LoopInstance]:
     """Yield the loops whose trip count or limit is known before they begin, each with and without its first
     iteration."""
-    for iterations in trace.iterations:
-        if iterations.starts:
-            yield from (iterations, iterations.without_first())
+    for instance in trace.loop_instances:
+        if instance.starts:
+            yield from (instance, instance.without_first())
     yield from terminated_loops(trace)
 
 
-def passes_on(trace: Trace, iterations: LoopInstance) -> bool:
+def passes_on(trace: Trace, instance: LoopInstance) -> bool:
     """Whether an untraced number of an iteration may be used after the loop, since a number of equal value is. Affine
     numbers and those of the first iteration do not count. If a tensor ends the loop, all numbers of the last iteration
     count."""
-    if iterations.recurrences is None:
+    if instance.recurrences is None:
         return False
-    passing = {(type(value), value) for value in iterations.recurrences.passing()}
-    if isinstance(iterations.count, TensorTermination):
-        passing |= {(type(made[-1]), made[-1]) for _, made, _ in iterations.recurrences.columns}
+    passing = {(type(value), value) for value in instance.recurrences.passing()}
+    if isinstance(instance.count, TensorTermination):
+        passing |= {(type(made[-1]), made[-1]) for _, made, _ in instance.recurrences.columns}
     if not passing:
         return False
     used: list[Any] = []
-    for event in trace.events[iterations.end :]:
+    for event in trace.events[instance.end :]:
         if isinstance(event, Op):
             used += (value for _, value in _leaves((event.args, event.kwargs)))
-    used += (value for one in trace.plain if one.position >= iterations.end for value in (*one.operands, *one.reals))
+    used += (value for one in trace.plain if one.position >= instance.end for value in (*one.operands, *one.reals))
     used += (value for some in trace.recipes.values() for recipe in some for value in _constants(recipe))
     used += () if trace.result is None else _constants(trace.result)
     return any((type(value), value) in passing for value in used if type(value) in (int, float))
@@ -106,30 +106,30 @@ def _constants(recipe: Any) -> Iterator[Any]:
     return (part.value for part in parts_of(recipe) if isinstance(part, Constant))
 
 
-def _most(trace: Trace, iterations: LoopInstance) -> int:
+def _most(trace: Trace, instance: LoopInstance) -> int:
     """Return the most iterations that the loop may have."""
-    if not isinstance(iterations.count, TensorTermination):
-        return len(iterations.starts)
-    limit = iterations.count.limit
+    if not isinstance(instance.count, TensorTermination):
+        return len(instance.starts)
+    limit = instance.count.limit
     most: int = value_of(trace, limit) if isinstance(limit, Expr) else MOST if limit is None else limit
     return most
 
 
-def _ahead(trace: Trace, iterations: LoopInstance) -> int:
+def _ahead(trace: Trace, instance: LoopInstance) -> int:
     """Return the position of the event before which the numbers of all iterations are computed: for a tensor-terminated
     loop before the predicate."""
-    start = iterations.starts[0]
+    start = instance.starts[0]
     return (
         start - 1
-        if isinstance(iterations.count, TensorTermination) and start and is_question(trace.events[start - 1])
+        if isinstance(instance.count, TensorTermination) and start and is_question(trace.events[start - 1])
         else start
     )
 
 
-def _rows(trace: Trace, iterations: LoopInstance, read: Mapping[AccessPath, Any]) -> Iterator[_Row]:
+def _rows(trace: Trace, instance: LoopInstance, read: Mapping[AccessPath, Any]) -> Iterator[_Row]:
     """Yield the numbers that can be rows. ``read``: the numbers from before the call."""
-    limits = [*iterations.starts, iterations.end]
-    counters = Counters(trace, iterations)
+    limits = [*instance.starts, instance.end]
+    counters = Counters(trace, instance)
     ops = [
         [at for at in range(begin, end) if isinstance(trace.events[at], Op)]
         for begin, end in itertools.pairwise(limits)
@@ -147,7 +147,7 @@ def _rows(trace: Trace, iterations: LoopInstance, read: Mapping[AccessPath, Any]
                 continue
             if not _may_be_row(events[0], path, values):
                 continue
-            form = form_of(counters, iterations, column, values, read)
+            form = form_of(counters, instance, column, values, read)
             if form is not None:
                 yield _Row(column, path, *form, tuple(values))
 
@@ -185,7 +185,7 @@ class _ColumnRewriter(AddingRewriter):
     def __init__(self, old: Trace, loops: Sequence[_Loop]) -> None:
         super().__init__(old)
         self.modes = replace(next(e.modes for e in old.events if isinstance(e, Op)), grad=False)
-        self.ahead = {_ahead(old, one.iterations): one for one in loops}
+        self.ahead = {_ahead(old, one.instance): one for one in loops}
         self.changed: dict[
             int, list[tuple[_Row, int]]
         ] = {}  # position of an operation -> its numbers, each with the iteration
@@ -210,7 +210,7 @@ class _ColumnRewriter(AddingRewriter):
         return [*found, made]
 
     def _is_within(self, at: int) -> bool:
-        return any(one.iterations.starts[0] <= at < one.iterations.end for one in self.ahead.values())
+        return any(one.instance.starts[0] <= at < one.instance.end for one in self.ahead.values())
 
     def position(self, after: int) -> int:
         return self.after[after] if after else 0
@@ -228,19 +228,19 @@ class _ColumnRewriter(AddingRewriter):
 
     def _columns(self, loop: _Loop) -> Iterator[Op]:
         """Yield the operations that compute the numbers of all iterations."""
-        iterations, place = loop.iterations, self.old.events[loop.rows[0].ops[0]].place
+        instance, place = loop.instance, self.old.events[loop.rows[0].ops[0]].place
         for row in loop.rows:
             dtype = torch.float64 if kind_of(row.form) is float else torch.int64
-            length = iterations.first + _most(self.old, iterations)
+            length = instance.first + _most(self.old, instance)
             whole = TensorRef(self.new((length,), dtype))
-            count: Any = iterations.count
+            count: Any = instance.count
             if isinstance(count, TensorTermination):
                 count = MOST if count.limit is None else count.limit
-            args = (repr(row.form), count, iterations.first, *row.given)
+            args = (repr(row.form), count, instance.first, *row.given)
             yield Op(host_column, "host_column", args, {}, (whole,), self.modes, place)
             parts = tuple(TensorRef(self.new((), dtype)) for _ in range(length))
             yield Op(torch.Tensor.unbind, "Tensor.unbind", (whole, 0), {}, parts, self.modes, place)
-            self.rows[id(row)] = list(parts[iterations.first :])
+            self.rows[id(row)] = list(parts[instance.first :])
 
     def _taking(self, op: Op, numbers: Sequence[tuple[_Row, int]], after: int) -> Iterator[Op]:
         """Yield the operation with tensors in place of its numbers."""

@@ -78,7 +78,7 @@ class _RowSizeRewriter(TraceRewriter):
                 self.made_after.setdefault(ref.number, number + 1)
         self.said = {e.access_path.token for e in old.events if isinstance(e, HeapRead)}
         self.geometries = geometries(old)
-        sizes = [leaf for loop in old.iterations if isinstance(loop.count, Expr) for leaf in leaves(loop.count)]
+        sizes = [leaf for loop in old.loop_instances if isinstance(loop.count, Expr) for leaf in leaves(loop.count)]
         sizes += [
             leaf
             for event in old.events

@@ -30,10 +30,10 @@ _Step = tuple[str, float | int]
 class Counters:
     """The counting tensors of one loop."""
 
-    def __init__(self, trace: Trace, iterations: LoopInstance) -> None:
+    def __init__(self, trace: Trace, instance: LoopInstance) -> None:
         self.trace = trace
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
-        self.limits = [past[at] for at in (*iterations.starts, iterations.end)]
+        self.limits = [past[at] for at in (*instance.starts, instance.end)]
         first, last = self.limits[0], self.limits[-1]
         self.ops = [event for event in trace.events if isinstance(event, Op)][first:last]
         self._steps: dict[int, list[list[tuple[int, _Step]]] | None] = {}

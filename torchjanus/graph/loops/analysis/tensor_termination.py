@@ -111,32 +111,32 @@ def _limits(iteration: LoopRecord) -> Iterator[Expr | int]:
 
 
 def _counted(
-    trace: Trace, iterations: LoopInstance, computations: Sequence[UntracedComputation], stopped: bool
+    trace: Trace, instance: LoopInstance, computations: Sequence[UntracedComputation], stopped: bool
 ) -> Iterator[LoopInstance]:
     """Yield the loop with its induction variables or closed forms, if the iterations compute nothing else with untraced
     numbers except a limit of the trip count (``while error > limit and steps < 100``). ``stopped``: a tensor ended the
     loop."""
-    assert isinstance(iterations.count, TensorTermination)
-    limit = iterations.count.limit
-    computed = by_iteration(computations, [*iterations.starts, iterations.end])
+    assert isinstance(instance.count, TensorTermination)
+    limit = instance.count.limit
+    computed = by_iteration(computations, [*instance.starts, instance.end])
     columns, most = limited(computed)
     if most is not None:
         if limit is not None and type(limit) is not int:
             return
         limit = most if limit is None else min(limit, most)
-    at_limit = not stopped and limit == len(iterations.starts)  # then the trip count is the limit
-    if not stopped and iterations.count.limit is None and not at_limit:
+    at_limit = not stopped and limit == len(instance.starts)  # then the trip count is the limit
+    if not stopped and instance.count.limit is None and not at_limit:
         return  # it is unknown what ended it
-    following = trace.events[iterations.end] if iterations.end < len(trace.events) else None
-    end = iterations.end + 1 if isinstance(following, Decision) else iterations.end
-    if not at_limit and any(iterations.end <= plain.position <= end for plain in trace.plain):
+    following = trace.events[instance.end] if instance.end < len(trace.events) else None
+    end = instance.end + 1 if isinstance(following, Decision) else instance.end
+    if not at_limit and any(instance.end <= plain.position <= end for plain in trace.plain):
         return  # native code may have ended it
     left = [iteration for iteration in trace.loop_records if iteration.end is None and not iteration.inner]
     if not are_same(columns) and any(
-        iterations.starts[0] < start < iterations.end for one in left for start in one.starts[:1]
+        instance.starts[0] < start < instance.end for one in left for start in one.starts[:1]
     ):
         return  # an inner iterator may yield any numbers
-    asked = [position - 1 for position in (*iterations.starts[1:], iterations.end)]
+    asked = [position - 1 for position in (*instance.starts[1:], instance.end)]
     if any(position not in trace.changed for position in asked[1:]):
         return  # it is no predicate of the program
     changes = [trace.changed[position] for position in asked[1:]]
@@ -145,13 +145,13 @@ def _counted(
     counters, forms = counted(columns), None
     if counters is None:
         # A number that was compared with a limit has no closed form.
-        before = sum(plain.position < iterations.starts[0] for plain in trace.plain)
-        forms = find_recurrences(computed, iterations.back, before) if columns == computed else None
+        before = sum(plain.position < instance.starts[0] for plain in trace.plain)
+        forms = find_recurrences(computed, instance.back, before) if columns == computed else None
         if forms is None:
             return
         counters = sums(computed)
-    found = () if at_limit else (*iterations.counters, *counters)
-    yield replace(iterations, counters=found, count=replace(iterations.count, limit=limit), recurrences=forms)
+    found = () if at_limit else (*instance.counters, *counters)
+    yield replace(instance, counters=found, count=replace(instance.count, limit=limit), recurrences=forms)
 
 
 def _is_among(iteration: LoopRecord, row: Sequence[int]) -> bool:

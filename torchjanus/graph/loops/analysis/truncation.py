@@ -102,17 +102,17 @@ class TruncatedLoops(RenumberedTrace):
         if inside is None or not found or not all(isinstance(leaf, Size) for leaf in found):
             return False
         sizes = [leaf.ref for leaf in found if isinstance(leaf, Size)]
-        return all(ref in inside.made or inside.rows.get(ref, (0, 0))[1] > inside.iterations.first for ref in sizes)
+        return all(ref in inside.made or inside.rows.get(ref, (0, 0))[1] > inside.instance.first for ref in sizes)
 
     def _pieces(self) -> Iterator[tuple[Any, bool]]:
         """Yield the events, the marks and the inserted events, each with whether it is kept."""
-        loops = {loop.iterations.starts[0]: loop for loop in self.loops}
-        ends = {loop.iterations.end: loop for loop in self.loops}
+        loops = {loop.instance.starts[0]: loop for loop in self.loops}
+        ends = {loop.instance.end: loop for loop in self.loops}
         cut: tuple[int, int] = (0, 0)
         answers: dict[int, bool] = {}  # to the predicate that ends the last kept iteration
         operations = 0
         freed = {loop.token for loop in self.loops} - self.spared
-        limits = {one.iterations.starts[0]: one.limits() for one in self.whole if one.token in freed}
+        limits = {one.instance.starts[0]: one.limits() for one in self.whole if one.token in freed}
         trips = frozenset(position for loop in self.loops for position in loop.trips)
         for position, event in enumerate(self.old.events):
             yield from self._added(self.merged.inserted.pop(operations, ()))
@@ -125,20 +125,20 @@ class TruncatedLoops(RenumberedTrace):
             yield from self._said(limits.get(position, ()))
             loop = loops.get(position)
             if loop is not None:
-                place, count, kept = loop.place, loop.iterations.count, self.kept(loop)
+                place, count, kept = loop.place, loop.instance.count, self.kept(loop)
                 args: tuple[Any, ...] = (count, kept)
-                starts = (*loop.iterations.starts, loop.iterations.end)
+                starts = (*loop.instance.starts, loop.instance.end)
                 if isinstance(count, TensorTermination):
                     args = (None, kept, count.go, count.limit)
                     answers[starts[kept] - 1] = self.old.events[starts[-1] - 1].outcome  # type: ignore[union-attr]
-                if (whole := loop.iterations.whole) is not None:
-                    found = unread(self.old, loop.iterations.asked, place)
-                    asked = (Apply(operator.ge, (whole, loop.iterations.least)), *loop.iterations.asked)
+                if (whole := loop.instance.whole) is not None:
+                    found = unread(self.old, loop.instance.asked, place)
+                    asked = (Apply(operator.ge, (whole, loop.instance.least)), *loop.instance.asked)
                     yield from self._said((*found, *(NumberPredicate(expr, True, place) for expr in asked)))
                     if loop.full and loop.token in self.spared:  # sizes that no other condition fixes
                         yield from self._said([NumberPredicate(Apply(operator.eq, (whole, loop.count)), True, place)])
                 yield self._mark(Op(begin_iterations, "begin_iterations", args, {}, (), loop.modes, place)), True
-                cut = (starts[kept], loop.iterations.end)
+                cut = (starts[kept], loop.instance.end)
             if position in answers and isinstance(event, TensorPredicate | NumberPredicate):
                 event = replace(event, outcome=answers[position])
             yield event, not (cut[0] <= position < cut[1] or id(event) in self.merged.omitted)
@@ -166,17 +166,17 @@ class TruncatedLoops(RenumberedTrace):
     def _count(self, mark: Op, loop: AlignedLoop, operations: int) -> Op:
         """Return the mark for the end of a loop, and record the last values of its induction variables as expressions
         of the trip count. The trip count of a tensor-terminated loop is a tensor, too."""
-        count: Any = loop.iterations.count
+        count: Any = loop.instance.count
         if isinstance(count, TensorTermination):
             number = len(self.numbers) + self.loops.index(loop)
             count = Fetch(number, operations, int)
             self.fetched[count.token] = loop.count
             mark = replace(mark, outs=(RenumberedRef(number),))
-        for (first, step), value in zip(loop.iterations.moving, loop.iterations.counted(), strict=True):
+        for (first, step), value in zip(loop.instance.moving, loop.instance.counted(), strict=True):
             iterations = count if step == 1 else Apply(operator.mul, (count, step))
             expr = iterations if first == step else Apply(operator.add, (iterations, first - step))
-            whole = loop.iterations.whole
-            if loop.iterations.back and step == -1 and whole is not None and loop.until is not None:
+            whole = loop.instance.whole
+            if loop.instance.back and step == -1 and whole is not None and loop.until is not None:
                 # It counts down from the limit of the trip count.
                 left = Apply(operator.sub, (self.expr(whole), count))
                 expr = Apply(operator.add, (left, first + 1 - value_of(self.old, whole)))
@@ -207,7 +207,7 @@ class TruncatedLoops(RenumberedTrace):
             tensor
             for loop in self.loops
             for tensor, (source, which) in loop.rows.items()
-            if which >= self.kept(loop) + loop.iterations.first and source in unbound[loop]
+            if which >= self.kept(loop) + loop.instance.first and source in unbound[loop]
         }
         # The elements of a list that is stacked into one tensor are used nowhere.
         there = {ref.number for event, _ in pieces if isinstance(event, Op) for ref in event.outs} | set(

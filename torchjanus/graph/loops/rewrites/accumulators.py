@@ -69,7 +69,7 @@ def functional_accumulators(trace: Trace, ranges: Sequence[tuple[int, int]] | No
     """Return the trace with the sums of its loops as new tensors; the trace itself if there are none. ``ranges``: the
     begins and ends of the loops, if other loops than those with a changeable trip count are meant."""
     if ranges is None:
-        ranges = [(iterations.starts[0], iterations.end) for iterations in trace.iterations if iterations.starts]
+        ranges = [(instance.starts[0], instance.end) for instance in trace.loop_instances if instance.starts]
     found = _sums(trace, ranges) if ranges else frozenset()
     return _AccumulatorRewriter(trace, found).trace() if found else trace
 

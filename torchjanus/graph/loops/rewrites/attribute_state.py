@@ -29,13 +29,13 @@ def sink_attribute_writes(trace: Trace) -> Trace:
     dead = overwritten(trace)
     gone: set[int] = set()
     behind: dict[int, list[int]] = {}
-    for iterations in loops:
-        for positions in _rows(trace, iterations):
+    for instance in loops:
+        for positions in _rows(trace, instance):
             *earlier, last = positions
             if gone.isdisjoint(positions) and all(id(trace.events[position]) in dead for position in earlier):
                 gone.update(positions)
                 if id(trace.events[last]) not in dead:
-                    behind.setdefault(iterations.end, []).append(last)
+                    behind.setdefault(instance.end, []).append(last)
     return _SinkingRewriter(trace).trace(gone, behind) if gone else trace
 
 
@@ -43,22 +43,22 @@ def _outermost(trace: Trace) -> Iterator[LoopInstance]:
     """Yield the outermost loops within which no tensor decides anything, since a write of an iteration may depend on
     that. (The predicate that ends a loop is the same in all iterations.)"""
     end = -1
-    for iterations in sorted(trace.iterations, key=lambda one: one.starts[:1]):
-        if len(iterations.starts) < 2 or isinstance(iterations.count, TensorTermination) or iterations.starts[0] < end:
+    for instance in sorted(trace.loop_instances, key=lambda one: one.starts[:1]):
+        if len(instance.starts) < 2 or isinstance(instance.count, TensorTermination) or instance.starts[0] < end:
             continue
-        end = iterations.end
-        if not any(iterations.starts[0] <= position < end for position in trace.changed):
-            yield iterations
+        end = instance.end
+        if not any(instance.starts[0] <= position < end for position in trace.changed):
+            yield instance
 
 
-def _rows(trace: Trace, iterations: LoopInstance) -> Iterator[list[int]]:
+def _rows(trace: Trace, instance: LoopInstance) -> Iterator[list[int]]:
     """Yield the positions of writes of tensors to one location, one in each iteration."""
     places: dict[Any, list[int]] = {}
-    for position in range(iterations.starts[0], iterations.end):
+    for position in range(instance.starts[0], instance.end):
         event = trace.events[position]
         if isinstance(event, HeapWrite) and _may_wait(trace.recipes.get(id(event), ())):
             places.setdefault(event.token, []).append(position)
-    limits = [*iterations.starts, iterations.end]
+    limits = [*instance.starts, instance.end]
     for positions in places.values():
         counts = [sum(a <= position < b for position in positions) for a, b in itertools.pairwise(limits)]
         given = [recipe for at in positions for recipe in trace.recipes[id(trace.events[at])]]

@@ -48,13 +48,13 @@ class _Loop:
     iteration)."""
 
     trace: Trace
-    iterations: LoopInstance
+    instance: LoopInstance
     ops: list[list[int]] = field(default_factory=list)
     made: dict[int, tuple[int, int]] = field(default_factory=dict)
     at: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        events, limits = self.trace.events, (*self.iterations.starts, self.iterations.end)
+        events, limits = self.trace.events, (*self.instance.starts, self.instance.end)
         known = set(self.trace.access_paths)
         known.update(ref.number for e in events[: limits[0]] if isinstance(e, Op) for ref in e.outs)
         for number, (start, end) in enumerate(itertools.pairwise(limits)):
@@ -78,12 +78,12 @@ class _Loop:
 def loop_carried(trace: Trace) -> Trace:
     """Return the trace in which iterations use only values of the preceding iteration; the trace itself if they do
     already, or cannot."""
-    for number in range(len(trace.iterations)):
+    for number in range(len(trace.loop_instances)):
         for _ in range(DEEPEST):
-            iterations = trace.iterations[number]
-            if isinstance(iterations.count, TensorTermination) or len(iterations.starts) < DEEPEST:
+            instance = trace.loop_instances[number]
+            if isinstance(instance.count, TensorTermination) or len(instance.starts) < DEEPEST:
                 break
-            loop = _Loop(trace, iterations)
+            loop = _Loop(trace, instance)
             values = list(_values(loop))
             if not values:
                 break
@@ -92,7 +92,7 @@ def loop_carried(trace: Trace) -> Trace:
 
 
 def _values(loop: _Loop) -> Iterator[_Value]:
-    trace, count = loop.trace, len(loop.iterations.starts)
+    trace, count = loop.trace, len(loop.instance.starts)
     if len({len(ops) for ops in loop.ops}) > 1:
         return
     wanted: dict[int, set[tuple[int, int, int]]] = {}  # index -> (operation of an iteration, operand, distance)
@@ -129,7 +129,7 @@ def _values(loop: _Loop) -> Iterator[_Value]:
 def _afterwards(loop: _Loop) -> Iterator[int]:
     """Yield tensors of iterations that are used after the loop, or leave the call, one at a time."""
     trace, leaving = loop.trace, loop.trace.leaving()
-    for event in trace.events[loop.iterations.end :]:
+    for event in trace.events[loop.instance.end :]:
         if isinstance(event, Op):
             alone = (value for value in (*event.args, *event.kwargs.values()) if isinstance(value, TensorRef))
             yield from (ref.number for ref in alone if ref.number in loop.made)
@@ -161,13 +161,13 @@ class _CarriedDistanceRewriter(AddingRewriter):
         self.loop, self.values_ = loop, values
         self.taking = False  # the arguments of an operation are being rewritten
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in self.old.events)]
-        self.starts = [past[at] for at in (*loop.iterations.starts, loop.iterations.end)]
+        self.starts = [past[at] for at in (*loop.instance.starts, loop.instance.end)]
         self.copies: dict[int, tuple[_Value, int, int]] = {}  # tensor -> (value, iteration, copy)
         self.given: list[list[tuple[int, int]]] = []  # per iteration: (tensor, copy)
         firsts = {value.made: self._copy(value.first, value) for value in values}
         self.begun = {place: firsts[value.made] for value in values for place in value.places}
         self.given.append([(value.first, firsts[value.made]) for value in values])
-        for number in range(len(loop.iterations.starts) - 1):
+        for number in range(len(loop.instance.starts) - 1):
             row = []
             for value in values:
                 copy = self._copy(value.made[number], value)
@@ -223,16 +223,16 @@ class _CarriedDistanceRewriter(AddingRewriter):
             self.taking = taking
 
     def trace(self) -> Trace:
-        old, iterations = self.old, self.loop.iterations
-        limits = [*iterations.starts[1:], iterations.end]
+        old, instance = self.old, self.loop.instance
+        limits = [*instance.starts[1:], instance.end]
         events, _, begins = self.walk(
             lambda at, event, after: (self._rewritten(event, at, after),),
             lambda at: self._copies(limits.index(at)) if at in limits else (),
         )
         moved = self.moved(begins)
-        moved["iterations"] = [
-            replace(new, least=DEEPEST) if one is iterations else new
-            for one, new in zip(old.iterations, moved["iterations"], strict=True)
+        moved["loop_instances"] = [
+            replace(new, least=DEEPEST) if one is instance else new
+            for one, new in zip(old.loop_instances, moved["loop_instances"], strict=True)
         ]
         return self.made(events, **moved)
 

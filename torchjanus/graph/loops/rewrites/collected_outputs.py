@@ -80,13 +80,13 @@ def _collected(trace: Trace, without: frozenset[int]) -> tuple[Trace, dict[int, 
     """Return the new trace, and for each rewritten loop the loops that must be rolled for it."""
     trace = _with_sums(trace)
     by_loop: dict[int, frozenset[int]] = {}
-    for number in range(len(trace.iterations)):
+    for number in range(len(trace.loop_instances)):
         found = None if number in without else _consumers(trace, number)
         if found is not None:
             skipped, rows, loops = found
             trace = RowReadRewriter(trace, number, skipped, rows).trace()
             by_loop[number] = loops | {number}
-    for number in range(len(trace.iterations)):
+    for number in range(len(trace.loop_instances)):
         firsts = [] if number in without else _firsts(trace, number)
         if firsts:
             trace = FirstRowRewriter(trace, number, firsts).trace()
@@ -97,49 +97,49 @@ def _collected(trace: Trace, without: frozenset[int]) -> tuple[Trace, dict[int, 
 def _unmerged(trace: Trace, numbers: frozenset[int]) -> frozenset[int]:
     """Return which of these loops cannot be rolled. Loops with inner loops are not known yet, and do not count."""
     shown = reversed_loops(loop_carried(trace))
-    begun = [one.starts[0] for one in shown.iterations if one.starts]
+    begun = [one.starts[0] for one in shown.loop_instances if one.starts]
 
     def is_merged(one: LoopInstance) -> bool:
         if any(one.starts[0] < other < one.end for other in begun):
             return True
         return any(as_loop(shown, some) is not None for some in (one, one.without_first()))
 
-    return frozenset(number for number in numbers if not is_merged(shown.iterations[number]))
+    return frozenset(number for number in numbers if not is_merged(shown.loop_instances[number]))
 
 
 def _with_sums(trace: Trace) -> Trace:
     """Return the trace in which sums over the tensors of all iterations (``sum(losses)``) are loops, too."""
     added: list[LoopInstance] = []
-    for iterations in trace.iterations:
-        if isinstance(iterations.count, TensorTermination) or len(iterations.starts) <= KEPT:
+    for instance in trace.loop_instances:
+        if isinstance(instance.count, TensorTermination) or len(instance.starts) <= KEPT:
             continue
-        made = _made(trace, iterations)
+        made = _made(trace, instance)
         orders = {order for iteration, order in made.at if iteration == 0}
         for order in orders:
             for starts in chains(trace, made.whole(order)):
-                if any(one.starts and one.starts[0] <= starts[-1] <= one.end for one in trace.iterations):
+                if any(one.starts and one.starts[0] <= starts[-1] <= one.end for one in trace.loop_instances):
                     continue  # they are summed within a loop of the program
-                count = Apply(operator.sub, (iterations.count, 1))
+                count = Apply(operator.sub, (instance.count, 1))
                 added.append(LoopInstance(tuple(starts), starts[-1] + 1, count, (), 1, unpinned=True))
     if not added:
         return trace
-    made_ = replace(trace, iterations=[*trace.iterations, *added])
+    made_ = replace(trace, loop_instances=[*trace.loop_instances, *added])
     made_.alive = [*trace.alive, trace]
     return made_
 
 
 def _firsts(trace: Trace, number: int) -> list[RowReads]:
     """Return what follows a loop and uses the tensors of its first iteration alone."""
-    iterations = trace.iterations[number]
-    if isinstance(iterations.count, TensorTermination) or len(iterations.starts) <= KEPT or not trace.memory:
+    instance = trace.loop_instances[number]
+    if isinstance(instance.count, TensorTermination) or len(instance.starts) <= KEPT or not trace.memory:
         return []  # with few iterations it may be meant as one of the last
-    made = _made(trace, iterations)
-    taken = {ref for event in trace.events[iterations.end :] if isinstance(event, Op) for ref in _alone(event)}
+    made = _made(trace, instance)
+    taken = {ref for event in trace.events[instance.end :] if isinstance(event, Op) for ref in _alone(event)}
     orders = sorted({made.place[ref][1] for ref in taken if made.place.get(ref, (-1, 0))[0] == 0})
     found = []
     for order in orders:
         whole = tuple(made.whole(order))
-        rows = RowReads(whole, iterations.count, 0, whole[:1])
+        rows = RowReads(whole, instance.count, 0, whole[:1])
         if -1 not in whole and _may_be_copies(trace, [rows]):
             found.append(rows)
     return found
@@ -153,19 +153,19 @@ def _alone(op: Op) -> Iterator[int]:
 def _consumers(trace: Trace, number: int) -> tuple[int, list[RowReads], frozenset[int]] | None:
     """Return how many first iterations differ, the rows that the others use, and the loops that made them; None if the
     iterations use no such rows."""
-    iterations = trace.iterations[number]
-    if isinstance(iterations.count, TensorTermination) or len(iterations.starts) < KEPT or not trace.memory:
+    instance = trace.loop_instances[number]
+    if isinstance(instance.count, TensorTermination) or len(instance.starts) < KEPT or not trace.memory:
         return None
-    taken = [_taken(trace, begin, end) for begin, end in itertools.pairwise((*iterations.starts, iterations.end))]
-    made = list(_sources(trace, iterations, taken))
+    taken = [_taken(trace, begin, end) for begin, end in itertools.pairwise((*instance.starts, instance.end))]
+    made = list(_sources(trace, instance, taken))
     whose = {tensor: which for which, one in enumerate(made) for tensor in one.place}
     if whose.keys().isdisjoint(itertools.chain.from_iterable(taken[1:])):
         return None
-    if any(e.name in TRAINING for e in trace.events[iterations.starts[0] : iterations.end] if isinstance(e, Op)):
+    if any(e.name in TRAINING for e in trace.events[instance.starts[0] : instance.end] if isinstance(e, Op)):
         return None
     for skipped in (0, 1):
         some = taken[skipped:]
-        if len(some) >= KEPT and (rows := _rows(trace, iterations, skipped, made, whose, some)) is not None:
+        if len(some) >= KEPT and (rows := _rows(trace, instance, skipped, made, whose, some)) is not None:
             whole = {tensor for one in rows for tensor in one.rows}
             return (
                 skipped,
@@ -175,29 +175,29 @@ def _consumers(trace: Trace, number: int) -> tuple[int, list[RowReads], frozense
     return None
 
 
-def _sources(trace: Trace, iterations: LoopInstance, taken: Sequence[Sequence[int]]) -> Iterator[_LoopOutputs]:
+def _sources(trace: Trace, instance: LoopInstance, taken: Sequence[Sequence[int]]) -> Iterator[_LoopOutputs]:
     """Yield the loops and unbindings of which the iterations may use rows."""
-    for number, one in enumerate(trace.iterations):
+    for number, one in enumerate(trace.loop_instances):
         if (
             one.starts
-            and one.end <= iterations.starts[0]
+            and one.end <= instance.starts[0]
             and not isinstance(one.count, TensorTermination)
             and len(one.starts) >= KEPT
         ):
             made = _made(trace, one)
             made.loop = number
             yield made
-    after = sum(isinstance(event, Op) for event in trace.events[: iterations.starts[0]])
-    for event in trace.events[: iterations.starts[0]]:
+    after = sum(isinstance(event, Op) for event in trace.events[: instance.starts[0]])
+    for event in trace.events[: instance.starts[0]]:
         if isinstance(event, Op) and event.name in UNBINDING and (rows := _unbound(trace, event, after)) is not None:
-            if not _are_known(trace, rows, iterations, taken):
+            if not _are_known(trace, rows, instance, taken):
                 yield rows
 
 
-def _made(trace: Trace, iterations: LoopInstance) -> _LoopOutputs:
-    assert isinstance(iterations.count, Expr)
-    made = _LoopOutputs(len(iterations.starts), iterations.count)
-    for number, (begin, end) in enumerate(itertools.pairwise((*iterations.starts, iterations.end))):
+def _made(trace: Trace, instance: LoopInstance) -> _LoopOutputs:
+    assert isinstance(instance.count, Expr)
+    made = _LoopOutputs(len(instance.starts), instance.count)
+    for number, (begin, end) in enumerate(itertools.pairwise((*instance.starts, instance.end))):
         order = 0
         for event in trace.events[begin:end]:
             if isinstance(event, Op):
@@ -223,15 +223,15 @@ def _unbound(trace: Trace, op: Op, after: int) -> _LoopOutputs | None:
     return made
 
 
-def _are_known(trace: Trace, rows: _LoopOutputs, iterations: LoopInstance, taken: Sequence[Sequence[int]]) -> bool:
+def _are_known(trace: Trace, rows: _LoopOutputs, instance: LoopInstance, taken: Sequence[Sequence[int]]) -> bool:
     """Whether iterations use only their own row and the preceding one, or all rows in reverse order that nothing else
     uses: other passes handle these."""
     places = [(rows.place[one][0], number) for number, some in enumerate(taken) for one in some if one in rows.place]
-    if all(place - number - iterations.first in (0, -1) for place, number in places):
+    if all(place - number - instance.first in (0, -1) for place, number in places):
         return True
     if rows.length != len(taken) or any(place != rows.length - 1 - number for place, number in places):
         return False
-    others = (*trace.events[: iterations.starts[0]], *trace.events[iterations.end :])
+    others = (*trace.events[: instance.starts[0]], *trace.events[instance.end :])
     given = {ref.number for e in others if isinstance(e, Op) for ref in e.inputs}
     return given.isdisjoint(rows.place)
 
@@ -251,7 +251,7 @@ def _taken(trace: Trace, begin: int, end: int) -> list[int]:
 
 def _rows(
     trace: Trace,
-    iterations: LoopInstance,
+    instance: LoopInstance,
     skipped: int,
     made: Sequence[_LoopOutputs],
     whose: Mapping[int, int],
@@ -264,7 +264,7 @@ def _rows(
     chosen: dict[_Column, RowReads] = {}
     left = [{tensor for tensor in some if tensor in whose} for some in taken]
     for column in sorted(alike, key=lambda column: -column[2]):
-        rows = _row(trace, iterations, skipped, made, column, taken, left)
+        rows = _row(trace, instance, skipped, made, column, taken, left)
         if rows is None:
             continue
         if all(tensor in some for tensor, some in zip(rows.taken[1:-1], left[1:-1], strict=True)):
@@ -290,7 +290,7 @@ def _columns(
 
 def _row(
     trace: Trace,
-    iterations: LoopInstance,
+    instance: LoopInstance,
     skipped: int,
     made: Sequence[_LoopOutputs],
     column: _Column,

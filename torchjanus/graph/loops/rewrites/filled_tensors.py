@@ -65,15 +65,15 @@ def sink_element_writes(trace: Trace, frames: LoopSnapshots) -> tuple[Trace, Loo
 
 
 def filled_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace, frozenset[int]]:
-    """Return the trace in which writes of loops with a changeable trip count are moved behind them, and the indices of
-    these loops; the trace itself if there are none. ``without``: indices of loops in ``trace.iterations`` that are left
-    alone. The gradients that a row gets from several places are then summed in another order, as in any rolled loop."""
+    """Return the trace in which the writes of loops whose trip count may change are moved behind these loops, and the
+    indices of these loops; the trace itself if there are none. ``without``: indices of loops that are left alone. The
+    gradients that a row gets from several places are then summed in another order, as in any rolled loop."""
     if not any(isinstance(event, Op) and event.name == _WRITING for event in trace.events):
         return trace, frozenset()
 
-    def rewritten(old: Trace, iterations: LoopInstance) -> Trace | None:
-        one = next(_filled(old, iterations), None)
-        return None if one is None else _FillRewriter(old, iterations, one).trace()
+    def rewritten(old: Trace, instance: LoopInstance) -> Trace | None:
+        one = next(_filled(old, instance), None)
+        return None if one is None else _FillRewriter(old, instance, one).trace()
 
     return rewritten_loops(trace, without, rewritten)
 
@@ -84,9 +84,9 @@ def rewritten_loops(
     """Return the trace with each whole loop rewritten for as long as ``rewritten`` gives another trace, and the indices
     of the loops that are."""
     found: set[int] = set()
-    for number in range(len(trace.iterations)):
-        while number not in without and is_whole(trace, iterations := trace.iterations[number]):
-            made = rewritten(trace, iterations)
+    for number in range(len(trace.loop_instances)):
+        while number not in without and is_whole(trace, instance := trace.loop_instances[number]):
+            made = rewritten(trace, instance)
             if made is None:
                 break
             trace = made
@@ -94,15 +94,11 @@ def rewritten_loops(
     return trace, frozenset(found)
 
 
-def is_whole(trace: Trace, iterations: LoopInstance) -> bool:
+def is_whole(trace: Trace, instance: LoopInstance) -> bool:
     """Whether the loop reached its end, which an event records, and was not left early."""
-    if (
-        isinstance(iterations.count, TensorTermination)
-        or len(iterations.starts) < 2
-        or iterations.end >= len(trace.events)
-    ):
+    if isinstance(instance.count, TensorTermination) or len(instance.starts) < 2 or instance.end >= len(trace.events):
         return False
-    return isinstance(trace.events[iterations.end], LoopEnd)
+    return isinstance(trace.events[instance.end], LoopEnd)
 
 
 def _filled(trace: Trace, frames: LoopSnapshots | LoopInstance) -> Iterator[_FilledTensor]:
@@ -151,12 +147,12 @@ def _filled(trace: Trace, frames: LoopSnapshots | LoopInstance) -> Iterator[_Fil
             yield _FilledTensor(number, tuple(at for _, at in found), *place, reads)
 
 
-def _reading(trace: Trace, iterations: LoopInstance, written: Container[int]) -> dict[int, list[int]]:
+def _reading(trace: Trace, instance: LoopInstance, written: Container[int]) -> dict[int, list[int]]:
     """Return, for each of these tensors, the positions at which iterations read a part of it that is neither modified
     nor used after the loop."""
-    later = {ref.number for e in trace.events[iterations.end :] if isinstance(e, Op) for ref in e.inputs}
+    later = {ref.number for e in trace.events[instance.end :] if isinstance(e, Op) for ref in e.inputs}
     found: dict[int, list[int]] = {}
-    for at in range(iterations.starts[0], iterations.end):
+    for at in range(instance.starts[0], instance.end):
         op = trace.events[at]
         if isinstance(op, Op) and op.name == _LOOKING and isinstance(op.args[0], TensorRef) and len(op.outs) == 1:
             whole, part = op.args[0].number, op.outs[0].number
@@ -173,7 +169,7 @@ def _leaves_or_changes(trace: Trace, number: int) -> bool:
 
 def _reads(
     trace: Trace,
-    iterations: LoopSnapshots | LoopInstance,
+    instance: LoopSnapshots | LoopInstance,
     place: tuple[int, int, int],
     written_at: Any,
     read: Sequence[int],
@@ -181,10 +177,10 @@ def _reads(
     """Return, for each of these reads, the iteration whose element it reads: the preceding one; None if one reads
     another element."""
     (dim, first, step), found = place, {}
-    begun = first if step > 0 else first + len(iterations.starts) - 1  # the index that the first iteration writes
+    begun = first if step > 0 else first + len(instance.starts) - 1  # the index that the first iteration writes
     whole = written_at if isinstance(written_at, tuple) else (written_at,)
     for at in read:
-        iteration = bisect.bisect_right(iterations.starts, at) - 1
+        iteration = bisect.bisect_right(instance.starts, at) - 1
         key = trace.events[at].args[1]  # type: ignore[union-attr]
         row = begun + step * (iteration - 1)
         parts = key if isinstance(key, tuple) else (key,)

@@ -251,14 +251,14 @@ def fold_loops(trace: Trace, which: Sequence[FoldDecision] | None = None) -> Fol
         if which is not None and len(fit) != len(which):
             return None
         ends = {loop.end for loop in fit}
-        unmerged = {n for n, one in zip(levels.left, trace.iterations, strict=True) if one.end not in ends}
+        unmerged = {n for n, one in zip(levels.left, trace.loop_instances, strict=True) if one.end not in ends}
         if not filling & unmerged:
             break
         folding.alone |= filling & unmerged  # unrolled iterations write one after the other
     lists, spared = lengths_of(trace), set[Any]()
     FOLDING.begin(trace)
     if which is not None:
-        full = {one.end for n, one in zip(levels.left, trace.iterations, strict=True) if n in filling}
+        full = {one.end for n, one in zip(levels.left, trace.loop_instances, strict=True) if n in filling}
         spared = {loop.token for loop, chosen in zip(fit, which, strict=True) if chosen.held}
         fit = [loop for loop, chosen in zip(fit, which, strict=True) if chosen.cut or loop.end in full]
     if not fit:
@@ -270,7 +270,7 @@ def fold_loops(trace: Trace, which: Sequence[FoldDecision] | None = None) -> Fol
     order = tuple(number for number, loop in enumerate(ended) if loop in fit)
     try:
         counts, to_the_end = tuple(loop.count for loop in fit), tuple(loop.full for loop in fit)
-        limited = tuple(loop.full and loop.iterations.whole is not None for loop in fit)
+        limited = tuple(loop.full and loop.instance.whole is not None for loop in fit)
         whole = tuple(loop for loop in found if loop not in fit)
         cut = TruncatedLoops(trace, fit, spared=frozenset(spared), whole=whole)
         made = FOLD.gave(cut.trace())

@@ -34,7 +34,7 @@ def split_foreach(trace: Trace) -> Trace:
     there are none."""
     ranges = [
         (one.starts[0], one.end)
-        for one in (*trace.iterations, *terminated_loops(trace))
+        for one in (*trace.loop_instances, *terminated_loops(trace))
         if one.starts and _counts(trace, one.starts[0], one.end)
     ]
     parted = {

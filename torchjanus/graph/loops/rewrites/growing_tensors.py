@@ -46,15 +46,15 @@ def grown_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace,
     """Return the trace in which joins of loops with a changeable trip count are moved behind them, and the indices of
     these loops; the trace itself if there are none. ``without``: see ``filled_iterations``."""
 
-    def rewritten(old: Trace, iterations: LoopInstance) -> Trace | None:
-        one = next(_grown(old, iterations), None)
-        return None if one is None else _GrowthRewriter(old, iterations, one).trace()
+    def rewritten(old: Trace, instance: LoopInstance) -> Trace | None:
+        one = next(_grown(old, instance), None)
+        return None if one is None else _GrowthRewriter(old, instance, one).trace()
 
     return rewritten_loops(trace, without, rewritten)
 
 
-def _grown(trace: Trace, iterations: LoopInstance) -> Iterator[_GrowingTensor]:
-    limits = list(zip(iterations.starts, (*iterations.starts[1:], iterations.end), strict=True))
+def _grown(trace: Trace, instance: LoopInstance) -> Iterator[_GrowingTensor]:
+    limits = list(zip(instance.starts, (*instance.starts[1:], instance.end), strict=True))
     for at in range(*limits[0]):
         op = trace.events[at]
         if not isinstance(op, Op) or (joined := _joined(trace, op)) is None:
@@ -77,9 +77,9 @@ def _grown(trace: Trace, iterations: LoopInstance) -> Iterator[_GrowingTensor]:
             wholes.append(event.outs[0].number)
         if len(joins) < len(limits) or len(set(parts)) < len(parts):
             continue
-        looks = _looks(trace, iterations, (first, *wholes[:-1]), dim)
+        looks = _looks(trace, instance, (first, *wholes[:-1]), dim)
         one = _GrowingTensor(first, tuple(joins), tuple(parts), tuple(wholes), looks, dim)
-        if _is_alone(trace, iterations, one):
+        if _is_alone(trace, instance, one):
             yield one
 
 
@@ -101,10 +101,10 @@ def _joined(trace: Trace, op: Op) -> tuple[int, int, int] | None:
     return (first.number, part.number, dim) if 0 <= dim < len(size) and size[dim] else None
 
 
-def _looks(trace: Trace, iterations: LoopInstance, wholes: tuple[int, ...], dim: int) -> tuple[int, ...]:
+def _looks(trace: Trace, instance: LoopInstance, wholes: tuple[int, ...], dim: int) -> tuple[int, ...]:
     """Return the positions at which iterations read the last element of one of these tensors in this dimension."""
     found = []
-    for at in range(iterations.starts[0], iterations.end):
+    for at in range(instance.starts[0], instance.end):
         op = trace.events[at]
         if isinstance(op, Op) and op.name == _LOOKING and isinstance(op.args[0], TensorRef):
             key = op.args[1] if isinstance(op.args[1], tuple) else (op.args[1],)
@@ -116,17 +116,17 @@ def _looks(trace: Trace, iterations: LoopInstance, wholes: tuple[int, ...], dim:
     return tuple(found)
 
 
-def _is_alone(trace: Trace, iterations: LoopInstance, one: _GrowingTensor) -> bool:
+def _is_alone(trace: Trace, instance: LoopInstance, one: _GrowingTensor) -> bool:
     """Whether nothing else reads the tensor before the loop ends, and what is read is not modified."""
     looks: list[Any] = [trace.events[at] for at in one.looks]
     looked = [op.args[0].number for op in looks]
     for whole, added in zip((one.first, *one.wholes[:-1]), (None, *one.parts), strict=False):
         if added is not None or looked:
             least = 0 if added is None else 1  # the event that makes it
-            if uses(trace, iterations, whole) != least + 1 + looked.count(whole):
+            if uses(trace, instance, whole) != least + 1 + looked.count(whole):
                 return False
-    last = uses(trace, iterations, one.wholes[-1])
-    later = {ref.number for e in trace.events[iterations.end :] if isinstance(e, Op) for ref in e.inputs}
+    last = uses(trace, instance, one.wholes[-1])
+    later = {ref.number for e in trace.events[instance.end :] if isinstance(e, Op) for ref in e.inputs}
     gone = {*one.wholes[:-1], *(op.outs[0].number for op in looks)}
     if last != 1 or gone & (trace.leaving() | later):
         return False
@@ -145,17 +145,17 @@ def _is_alone(trace: Trace, iterations: LoopInstance, one: _GrowingTensor) -> bo
 class _GrowthRewriter(TraceRewriter):
     """Writes the new trace, with one join behind the loop."""
 
-    def __init__(self, old: Trace, iterations: LoopInstance, one: _GrowingTensor) -> None:
+    def __init__(self, old: Trace, instance: LoopInstance, one: _GrowingTensor) -> None:
         super().__init__(old)
-        self.one, self.iterations, self.new = one, iterations, len(old.tensors)
-        self.ended = iterations.end  # the last of the events for the end of the loop
+        self.one, self.instance, self.new = one, instance, len(old.tensors)
+        self.ended = instance.end  # the last of the events for the end of the loop
         while any(isinstance(event, LoopEnd) for event in old.events[self.ended + 1 : self.ended + 2]):
             self.ended += 1
         past = [0]
         for event in old.events:
             past.append(past[-1] + isinstance(event, Op))
         self.removed = [past[at] for at in one.joins]
-        self.begun, self.whole = past[iterations.starts[0]], past[self.ended]
+        self.begun, self.whole = past[instance.starts[0]], past[self.ended]
         self.behind = False
         # What the iterations read: what was appended last.
         self.ends = {one.first: self.new, **dict(zip(one.wholes[:-1], one.parts, strict=False))}
@@ -166,13 +166,13 @@ class _GrowthRewriter(TraceRewriter):
         return after - sum(one < after for one in self.removed) + later + ahead
 
     def trace(self) -> Trace:
-        old, one, end = self.old, self.one, self.iterations.end
+        old, one, end = self.old, self.one, self.instance.end
         joining = old.events[one.joins[0]]
         assert isinstance(joining, Op)
         modes, place = joining.modes, joining.place
 
         def ahead(position: int) -> Iterator[Op]:
-            if position == self.iterations.starts[0] and one.looks:
+            if position == self.instance.starts[0] and one.looks:
                 width = old.kinds[one.parts[0]][0][one.dim]
                 args = (TensorRef(one.first), (*(slice(None),) * one.dim, slice(-width, None)))
                 yield Op(torch.Tensor.__getitem__, _LOOKING, args, {}, (TensorRef(self.new),), modes, place)

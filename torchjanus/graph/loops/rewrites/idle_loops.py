@@ -17,34 +17,30 @@ __all__ = ["without_idle"]
 
 def without_idle(trace: Trace) -> Trace:
     """Return the trace without such loops; the trace itself if there are none."""
-    idle = [number for number, iterations in enumerate(trace.iterations) if _is_idle(trace, iterations)]
+    idle = [number for number, instance in enumerate(trace.loop_instances) if _is_idle(trace, instance)]
     return _IdleLoopRewriter(trace, idle).trace() if idle else trace
 
 
-def _is_idle(trace: Trace, iterations: LoopInstance) -> bool:
+def _is_idle(trace: Trace, instance: LoopInstance) -> bool:
     """Whether nothing in the trace depends on the loop or its trip count."""
-    if not isinstance(iterations.count, Expr) or not iterations.starts:
+    if not isinstance(instance.count, Expr) or not instance.starts:
         return False
     if (
-        iterations.end != iterations.starts[0]
-        or iterations.asked
-        or trace.measured > iterations.starts[0]
-        or passes_on(trace, iterations)
+        instance.end != instance.starts[0]
+        or instance.asked
+        or trace.measured > instance.starts[0]
+        or passes_on(trace, instance)
     ):
         return False
-    last = frozenset(iterations.counted())
-    computed = (one for one in trace.plain if one.position >= iterations.end)
-    return not any(last.intersection(one.operands) for one in computed) and _end_of(trace, iterations) is not None
+    last = frozenset(instance.counted())
+    computed = (one for one in trace.plain if one.position >= instance.end)
+    return not any(last.intersection(one.operands) for one in computed) and _end_of(trace, instance) is not None
 
 
-def _end_of(trace: Trace, iterations: LoopInstance) -> int | None:
+def _end_of(trace: Trace, instance: LoopInstance) -> int | None:
     """Return the position of the event that records the trip count; None if there is none."""
-    end = trace.events[iterations.end] if iterations.end < len(trace.events) else None
-    return (
-        iterations.end
-        if isinstance(end, LoopEnd) and end.count == len(iterations.starts) + iterations.skipped
-        else None
-    )
+    end = trace.events[instance.end] if instance.end < len(trace.events) else None
+    return instance.end if isinstance(end, LoopEnd) and end.count == len(instance.starts) + instance.skipped else None
 
 
 class _IdleLoopRewriter(TraceRewriter):
@@ -54,13 +50,13 @@ class _IdleLoopRewriter(TraceRewriter):
 
     def trace(self) -> Trace:
         old = self.old
-        gone = {_end_of(old, old.iterations[number]) for number in self.idle}
+        gone = {_end_of(old, old.loop_instances[number]) for number in self.idle}
         events, _, begins = self.walk(lambda at, event, after: () if at in gone else (self.event(event, after),))
         moved = self.moved(begins)
-        moved["iterations"] = [one for number, one in enumerate(moved["iterations"]) if number not in self.idle]
+        moved["loop_instances"] = [one for number, one in enumerate(moved["loop_instances"]) if number not in self.idle]
         moved["loop_records"] = [
             new for new, one in zip(moved["loop_records"], old.loop_records, strict=True) if one.end not in gone
         ]
-        said = Counter(token_of_count(old.iterations[number]) for number in self.idle)  # each loop specialised once
+        said = Counter(token_of_count(old.loop_instances[number]) for number in self.idle)  # each loop specialised once
         pins = {token: times - said[token] for token, times in old.pins.items()}
         return self.made(events, pins=pins, **moved)

@@ -71,8 +71,8 @@ _ANEW: Mapping[str, Callable[..., Any]] = {
 
 def functional_state(trace: Trace) -> Trace:
     """Return the trace with such tensors loop-carried; the trace itself if there are none."""
-    for number in range(len(trace.iterations)):
-        changed = _changed(trace, trace.iterations[number]) if trace.memory else frozenset()
+    for number in range(len(trace.loop_instances)):
+        changed = _changed(trace, trace.loop_instances[number]) if trace.memory else frozenset()
         if changed:
             trace = _StateRewriter(trace, number, changed).trace()
     return trace
@@ -86,19 +86,17 @@ def _given(op: Op) -> Iterator[int]:
         yield op.args[0].number
 
 
-def _changed(trace: Trace, iterations: LoopInstance) -> frozenset[int]:
+def _changed(trace: Trace, instance: LoopInstance) -> frozenset[int]:
     """Return the tensors that become loop-carried: each iteration modifies them, nothing shares memory with them, and
     only their values are used."""
-    if isinstance(iterations.count, TensorTermination) or len(iterations.starts) < 2:
+    if isinstance(instance.count, TensorTermination) or len(instance.starts) < 2:
         return frozenset()
-    events = trace.events[iterations.starts[0] : iterations.end]
+    events = trace.events[instance.starts[0] : instance.end]
     operations = [event for event in events if isinstance(event, Op)]
     if any(op.name in TRAINING for op in operations):
         return frozenset()
-    rows = [frozenset[int]() for _ in iterations.starts]
-    for iteration, (start, end) in enumerate(
-        zip(iterations.starts, (*iterations.starts[1:], iterations.end), strict=True)
-    ):
+    rows = [frozenset[int]() for _ in instance.starts]
+    for iteration, (start, end) in enumerate(zip(instance.starts, (*instance.starts[1:], instance.end), strict=True)):
         for event in trace.events[start:end]:
             if isinstance(event, Op):
                 rows[iteration] |= frozenset(_given(event))
@@ -118,7 +116,7 @@ def _changed(trace: Trace, iterations: LoopInstance) -> frozenset[int]:
         for part in parts_of(recipe)
         if isinstance(part, TensorAt)
     }
-    later = {ref.number for event in trace.events[iterations.end :] if isinstance(event, Op) for ref in event.outs}
+    later = {ref.number for event in trace.events[instance.end :] if isinstance(event, Op) for ref in event.outs}
     sharing = Counter(place for number, place in enumerate(trace.memory) if number in found or number not in later)
     alone = {n for n in found if trace.memory[n] and sharing[trace.memory[n]] == 1}
     # A tensor that gets a backward graph is more than a value.
@@ -138,13 +136,13 @@ class _StateRewriter(AddingRewriter):
 
     def __init__(self, old: Trace, number: int, changed: frozenset[int]) -> None:
         super().__init__(old)
-        self.iterations = old.iterations[number]
+        self.instance = old.loop_instances[number]
         self.changed = sorted(changed)
-        self.limit = sum(isinstance(event, Op) for event in old.events[: self.iterations.end])
-        self.first = operations = sum(isinstance(event, Op) for event in old.events[: self.iterations.starts[0]])
+        self.limit = sum(isinstance(event, Op) for event in old.events[: self.instance.end])
+        self.first = operations = sum(isinstance(event, Op) for event in old.events[: self.instance.starts[0]])
         self.versions = {one: [(operations, self._like(one))] for one in self.changed}
         seen: set[int] = set()
-        for event in old.events[self.iterations.starts[0] : self.iterations.end]:
+        for event in old.events[self.instance.starts[0] : self.instance.end]:
             if isinstance(event, Op):
                 operations += 1
                 for one in _given(event):
@@ -180,12 +178,12 @@ class _StateRewriter(AddingRewriter):
         return [name for begun, name in self.versions[number] if begun <= after][-1]
 
     def trace(self) -> Trace:
-        behind = self.iterations.end
+        behind = self.instance.end
         while behind < len(self.old.events) and isinstance(self.old.events[behind], LoopEnd):
             behind += 1
 
         def ahead(at: int) -> Iterator[Any]:
-            if at == self.iterations.starts[0]:
+            if at == self.instance.starts[0]:
                 yield from self._taken()
             if at == behind < len(self.old.events):
                 yield from self._put_back()
@@ -195,14 +193,14 @@ class _StateRewriter(AddingRewriter):
 
     def _taken(self) -> Iterator[Op]:
         """Yield the copies that the first iteration gets: backward graphs may save them while the tensor changes."""
-        like = next(e for e in self.old.events[self.iterations.starts[0] :] if isinstance(e, Op))
+        like = next(e for e in self.old.events[self.instance.starts[0] :] if isinstance(e, Op))
         quiet = replace(like.modes, grad=False)
         for one in self.changed:
             first = (TensorRef(self.versions[one][0][1]),)
             yield Op(torch.Tensor.clone, "Tensor.clone", (TensorRef(one),), {}, first, quiet, like.place)
 
     def _put_back(self) -> Iterator[Op]:
-        like = next(e for e in reversed(self.old.events[: self.iterations.end]) if isinstance(e, Op))
+        like = next(e for e in reversed(self.old.events[: self.instance.end]) if isinstance(e, Op))
         quiet = replace(like.modes, grad=False)
         for one in self.changed:
             ref, last = TensorRef(one), TensorRef(self.versions[one][-1][1])

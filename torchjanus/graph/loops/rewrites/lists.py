@@ -172,7 +172,7 @@ def _lookings(trace: Trace, one: _InputList) -> int:
     """Return how often the run iterated over the whole list."""
     access_path = one.access_path
     length = Read(access_path.then(Step.LEN)).token
-    every: list[LoopInstance | LoopSnapshots] = [*trace.iterations, *trace.frames]
+    every: list[LoopInstance | LoopSnapshots] = [*trace.loop_instances, *trace.frames]
     gone = [one for one in every if _goes_by(one, length)]
     loops = len({(one.starts[-1], one.end) for one in gone}) + sum(1 for _ in left_within(trace, access_path))
     loops += sum(isinstance(event, NumberPredicate) and _compares(event.expr, length) for event in trace.events)
@@ -241,13 +241,13 @@ class _ListRewriter(TraceRewriter):
     def _before_iterations(self, at: int) -> int:
         """Return the position; if it is in the first iteration of a loop, the begin of that loop, so that its first
         iteration stays like the others. The run has not modified what is read."""
-        starts = (iterations.starts for iterations in self.old.iterations if len(iterations.starts) > 1)
+        starts = (instance.starts for instance in self.old.loop_instances if len(instance.starts) > 1)
         at = min((first for first, second, *_ in starts if first <= at < second), default=at)
         return begin_of_iteration(self.old, self.one.access_path, at)
 
     def _within_iterations(self) -> list[bool]:
         """Return, for each operation of the old trace, whether it is in a loop."""
-        loops: list[LoopInstance | LoopSnapshots] = [*self.old.iterations, *self.old.frames]
+        loops: list[LoopInstance | LoopSnapshots] = [*self.old.loop_instances, *self.old.frames]
         within = [*((one.starts[0], one.end) for one in loops if one.starts), *spans(self.old, self.one.access_path)]
         ops = (at for at, event in enumerate(self.old.events) if isinstance(event, Op))
         return [any(begin <= at < end for begin, end in within) for at in ops]
@@ -306,7 +306,7 @@ class _ListRewriter(TraceRewriter):
             number: self.rows
         }
         moved = self.moved(begins, inserted)
-        moved["iterations"] += self._sums(inserted)
+        moved["loop_instances"] += self._sums(inserted)
         added = [None] * (1 + len(one.unread) if one.unread else int(self.first is not None))
         kinds = {number: (tuple(value.shape), value.stride(), value.dtype, value.device, False)}
         for row in (*one.refs[len(one.reads) :], *(() if self.first is None else (self.first,))):

@@ -42,7 +42,7 @@ class FoldedNests:
     left: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.left = self.left or list(range(len(self.trace.iterations)))
+        self.left = self.left or list(range(len(self.trace.loop_instances)))
 
 
 def nested(trace: Trace, flat: Collection[int] = (), held: Mapping[int, Collection[int]] = _NONE) -> FoldedNests:
@@ -74,18 +74,19 @@ def prepared(trace: Trace) -> Trace:
 
 def _nests(trace: Trace) -> list[tuple[LoopInstance, list[LoopInstance]]]:
     """Return the loops with inner loops, each with these."""
-    found = [(outer, _within(trace, outer)) for outer in trace.iterations if outer.starts]
+    found = [(outer, _within(trace, outer)) for outer in trace.loop_instances if outer.starts]
     return [(outer, inner) for outer, inner in found if inner]
 
 
 def _within(trace: Trace, outer: LoopInstance) -> list[LoopInstance]:
     """Return the loops in the iterations of this one."""
-    return [one for one in trace.iterations if one.starts and outer.starts[0] <= one.starts[0] and one.end < outer.end]
+    known = (one for one in trace.loop_instances if one.starts)
+    return [one for one in known if outer.starts[0] <= one.starts[0] and one.end < outer.end]
 
 
 def _innermost(trace: Trace) -> Iterator[LoopInstance]:
     """Yield the loops with inner loops that have none themselves."""
-    for outer in trace.iterations:
+    for outer in trace.loop_instances:
         if isinstance(outer.count, TensorTermination) or len(outer.starts) < KEPT or outer.recurrences is not None:
             continue
         inner = _within(trace, outer)
@@ -99,7 +100,7 @@ class _NestFolding:
     def __init__(self, known: FoldedNests, outers: Sequence[LoopInstance], held: Mapping[int, Collection[int]]) -> None:
         self.known, self.held = known, held
         self.trace, self.ends = hoisted(known.trace, [(one, _within(known.trace, one)) for one in outers])
-        iterations = {one.end: one for one in self.trace.iterations}
+        iterations = {one.end: one for one in self.trace.loop_instances}
         self.outers = [iterations[self.ends[one.end]] for one in outers]
 
     def made(self) -> FoldedNests | set[int]:
@@ -123,14 +124,14 @@ class _NestFolding:
         after = {cut.places[one.end]: one for one in self.outers}
         unsuited = {
             self._access_path(after[one.end])
-            for one in trace.iterations
+            for one in trace.loop_instances
             if one.end in after and as_loop(trace, one) is None and as_loop(trace, one.without_first()) is None
         }
         unsuited |= {self._access_path(one) for one in self.outers if one.end not in loops}
         if unsuited:
             return unsuited
         cut_down = {loop.end for loop in fit}
-        left = [k for k, one in zip(self.known.left, self.trace.iterations, strict=True) if one.end not in cut_down]
+        left = [k for k, one in zip(self.known.left, self.trace.loop_instances, strict=True) if one.end not in cut_down]
         made = FoldedNests(trace, left=left)
         for end, one in after.items():
             made.ends[end], made.widths[end] = self._access_path(one), self._width(one, loops)
@@ -187,17 +188,17 @@ class _NestFolding:
         common = set.intersection(*operands[1:])
         return [one for one in plain if one.position >= outer.end or common.intersection(one.operands)]
 
-    def _loop(self, iterations: LoopInstance, plain: Sequence[UntracedComputation]) -> AlignedLoop | None:
+    def _loop(self, instance: LoopInstance, plain: Sequence[UntracedComputation]) -> AlignedLoop | None:
         """Return the inner loop if it can be folded; else None."""
         if (
-            isinstance(iterations.count, TensorTermination)
-            or len(iterations.starts) < KEPT
-            or iterations.recurrences is not None
+            isinstance(instance.count, TensorTermination)
+            or len(instance.starts) < KEPT
+            or instance.recurrences is not None
         ):
             return None
-        if any(isinstance(event, Effectful) for event in self.trace.events[iterations.starts[0] : iterations.end]):
+        if any(isinstance(event, Effectful) for event in self.trace.events[instance.starts[0] : instance.end]):
             return None
-        return as_loop(self.trace, iterations, plain)
+        return as_loop(self.trace, instance, plain)
 
     def _is_apart(self, outer: LoopInstance, inner: Sequence[LoopInstance]) -> bool:
         """Whether no inner loop computes with untraced numbers that depend on the outer iteration."""
@@ -224,7 +225,7 @@ class _NestFolding:
         old, places = self.trace, cut.places
         done = {loop.end for loop in fit}
         del trace.tensors[len(cut.numbers) :]  # no tensor-terminated loop here, so none of these is a trip count
-        trace.iterations = [
+        trace.loop_instances = [
             replace(
                 one,
                 starts=tuple(places[at] for at in one.starts),
@@ -232,7 +233,7 @@ class _NestFolding:
                 count=one.count if isinstance(one.count, TensorTermination) else cut.outside(one.count),
                 asked=tuple(map(cut.outside, one.asked)),
             )
-            for one in old.iterations
+            for one in old.loop_instances
             if one.end not in done
         ]
         trace.plain = [replace(one, position=places[one.position]) for one in old.plain]

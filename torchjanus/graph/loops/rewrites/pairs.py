@@ -82,9 +82,7 @@ def _lists(trace: Trace) -> Iterator[_PairList]:
     lengths = {
         e.access_path.base: e.value for e in trace.events if isinstance(e, HeapRead) and e.access_path.step is Step.LEN
     }
-    counted = {
-        iterations.count.access_path.base for iterations in trace.iterations if isinstance(iterations.count, Read)
-    }
+    counted = {instance.count.access_path.base for instance in trace.loop_instances if isinstance(instance.count, Read)}
     for base, length in lengths.items():
         if base in counted and base is not None and length >= LEAST and not base.waits_for and not is_part(base):
             one = _list(trace, base, length)
@@ -168,7 +166,7 @@ class _PairRewriter(TraceRewriter):
 
         events, _, begins = self.walk(step)
         moved = self.moved(begins)
-        moved["iterations"] = [self._counted(iterations) for iterations in moved["iterations"]]
+        moved["loop_instances"] = [self._counted(instance) for instance in moved["loop_instances"]]
         moved["frames"] = [self._counted(frames) for frames in moved["frames"]]
         pins = {self.count.token if t == self.length.token else t: count for t, count in old.pins.items()}
         access_paths = {number: self._access_path(access_path) for number, access_path in old.access_paths.items()}

@@ -93,7 +93,7 @@ class FirstRowRewriter(_StackingRewriter):
 
     def __init__(self, old: Trace, number: int, columns: Sequence[RowReads]) -> None:
         super().__init__(old)
-        self.limit = sum(isinstance(event, Op) for event in old.events[: old.iterations[number].end])
+        self.limit = sum(isinstance(event, Op) for event in old.events[: old.loop_instances[number].end])
         self.columns = [(rows, self.stacked(rows.rows), self.stacked(rows.taken, row=True)) for rows in columns]
         self.firsts = {rows.taken[0]: first for rows, _, first in self.columns}
         self.others = {tensor for rows in columns for tensor in rows.rows}
@@ -133,11 +133,11 @@ class RowReadRewriter(_StackingRewriter):
 
     def __init__(self, old: Trace, number: int, skipped: int, columns: Sequence[RowReads]) -> None:
         super().__init__(old)
-        self.iterations = old.iterations[number]
-        self.starts = self.iterations.starts[skipped:]
+        self.instance = old.loop_instances[number]
+        self.starts = self.instance.starts[skipped:]
         self.columns = columns
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in old.events)]
-        self.limits = [past[at] for at in (*self.starts, self.iterations.end)]
+        self.limits = [past[at] for at in (*self.starts, self.instance.end)]
         self.stacks: dict[tuple[int, ...], int] = {}
         self.stacking: list[Op] = []  # the operations that stack them
         for rows in columns:
@@ -240,9 +240,9 @@ class RowReadRewriter(_StackingRewriter):
                 self._forget(rows, *rows.source, events)
         moved = self.moved(begins)
         held = [self._held(rows) for rows in self.columns]
-        moved["iterations"] = [
-            replace(new, asked=(*new.asked, *held)) if one is self.iterations else new
-            for one, new in zip(old.iterations, moved["iterations"], strict=True)
+        moved["loop_instances"] = [
+            replace(new, asked=(*new.asked, *held)) if one is self.instance else new
+            for one, new in zip(old.loop_instances, moved["loop_instances"], strict=True)
         ]
         made = self.made(events, **moved)
         for rows in self.columns:
@@ -265,9 +265,9 @@ class RowReadRewriter(_StackingRewriter):
     def _held(self, rows: RowReads) -> Expr:
         """Return the predicate that there are as many rows as the iterations use. In reverse order the difference of
         both numbers must be the same, since it decides which row comes first."""
-        count = self.iterations.count
+        count = self.instance.count
         assert isinstance(count, Expr)
-        skipped = len(self.iterations.starts) - len(self.starts)
+        skipped = len(self.instance.starts) - len(self.starts)
         if rows.step < 0:
             return Apply(operator.eq, (rows.count, plus(count, len(rows.rows) - len(rows.taken) - skipped)))
         return Apply(operator.ge, (rows.count, plus(count, rows.first - skipped)))

@@ -133,17 +133,17 @@ def _is(arg: Any, value: Any) -> bool:
 def sums_from_zero_tensors_within(trace: Trace, loops: Sequence[LoopInstance]) -> Trace:
     """Return the trace in which the sums of these loops, some of which are nested, begin with tensors before all of
     them. Only scalars are added, so that adding a scalar tensor is bitwise equal to adding a number."""
-    for number in [number for number, iterations in enumerate(trace.iterations) if iterations in loops]:
-        while (one := next(_added(trace, trace.iterations[number]), None)) is not None:
-            trace = _SumRewriter(trace, one, _before_iterations(trace, trace.iterations[number].starts[0])).trace()
+    for number in [number for number, instance in enumerate(trace.loop_instances) if instance in loops]:
+        while (one := next(_added(trace, trace.loop_instances[number]), None)) is not None:
+            trace = _SumRewriter(trace, one, _before_iterations(trace, trace.loop_instances[number].starts[0])).trace()
     return trace
 
 
-def _added(trace: Trace, iterations: LoopInstance) -> Iterator[_Sum]:
+def _added(trace: Trace, instance: LoopInstance) -> Iterator[_Sum]:
     """Yield the sums that the first iteration begins by adding to the number 0, and to which the second adds."""
-    if len(iterations.starts) < 2 or isinstance(iterations.count, TensorTermination):
+    if len(instance.starts) < 2 or isinstance(instance.count, TensorTermination):
         return
-    start, middle, *rest = (*iterations.starts, iterations.end)
+    start, middle, *rest = (*instance.starts, instance.end)
     for first in range(start, middle):
         event = trace.events[first]
         if not isinstance(event, Op) or event.name not in _ADDING or event.kwargs or len(event.args) != 2:
@@ -163,7 +163,7 @@ def _added(trace: Trace, iterations: LoopInstance) -> Iterator[_Sum]:
 def _before_iterations(trace: Trace, at: int) -> int:
     """Return the position; if it is in the first iteration of another loop, the begin of that loop, so that its
     iterations stay alike."""
-    loops = (iterations.starts for iterations in trace.iterations if len(iterations.starts) > 1)
+    loops = (instance.starts for instance in trace.loop_instances if len(instance.starts) > 1)
     return min((first for first, second, *_ in loops if first <= at < second), default=at)
 
 

@@ -42,9 +42,9 @@ UNBINDING = ("Tensor.unbind", "torch.unbind")
 
 def reversed_loops(trace: Trace) -> Trace:
     """Return the trace with its reverse loops rewritten; the trace itself if there are none."""
-    loops = [one for one in trace.iterations if len(one.starts) > 1 and isinstance(one.count, Expr)]
+    loops = [one for one in trace.loop_instances if len(one.starts) > 1 and isinstance(one.count, Expr)]
     events: dict[int, Op] = {}
-    iterations = {id(one): one for one in trace.iterations}
+    iterations = {id(one): one for one in trace.loop_instances}
     consumers = _consumers(trace) if loops else {}
     for loop in loops:
         events.update(_unbindings(trace, loop, consumers))
@@ -55,7 +55,7 @@ def reversed_loops(trace: Trace) -> Trace:
     if not events:
         return trace
     written = [events.get(position, event) for position, event in enumerate(trace.events)]
-    made = replace(trace, events=written, iterations=[iterations[id(one)] for one in trace.iterations])
+    made = replace(trace, events=written, loop_instances=[iterations[id(one)] for one in trace.loop_instances])
     made.alive = [*trace.alive, trace]
     made.fetched = {**trace.fetched, **dict(_sizes(made))}
     return made
@@ -63,7 +63,7 @@ def reversed_loops(trace: Trace) -> Trace:
 
 def _sizes(trace: Trace) -> Iterator[tuple[Any, int]]:
     """Yield the values of the sizes in the predicates of the loops."""
-    for leaf in (leaf for loop in trace.iterations for expr in loop.asked for leaf in leaves(expr)):
+    for leaf in (leaf for loop in trace.loop_instances for expr in loop.asked for leaf in leaves(expr)):
         if isinstance(leaf, Size) and (length := _length(trace, leaf.ref)) is not None:
             yield leaf.token, length[leaf.dim]
 

@@ -314,7 +314,7 @@ class EntryLoopRewriter(Renumbering):
                 kinds={self.numbers[n]: kind for n, kind in old.kinds.items() if n in self.numbers},
                 iterations=[
                     replace(one, starts=tuple(places[n] for n in one.starts), end=places[one.end])
-                    for one in old.iterations
+                    for one in old.loop_instances
                     if outside(one.starts)
                 ],
                 loop_records=[

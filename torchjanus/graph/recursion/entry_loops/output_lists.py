@@ -292,7 +292,7 @@ class _OutputListRewriter(Renumbering):
         ]
         iterations = [
             replace(one, starts=tuple(places[n] for n in one.starts), end=places[one.end])
-            for one in old.iterations
+            for one in old.loop_instances
             if not any(n in self.changes for n in range(one.starts[0], one.end))
         ]
         tensors = [old.tensors[number] for number in self.kept]

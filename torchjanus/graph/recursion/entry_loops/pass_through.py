@@ -129,5 +129,5 @@ def _looked_at(trace: Trace, found: dict[Any, list[int]], lookups: Mapping[int, 
         yield from paths_in(recipe)
     for access_path in trace.access_paths.values():
         yield from paths_in(access_path)
-    for iterations in trace.iterations:
-        yield from paths_in(iterations.count)
+    for instance in trace.loop_instances:
+        yield from paths_in(instance.count)

@@ -102,7 +102,7 @@ class _Conversion:
             recipes={known: recipe for leaf in self.leaves for known, recipe in leaf.recipes.items()},
             fetched=self.fetched,
             variant=None,
-            iterations=[],
+            loop_instances=[],
             loop_records=[],
             frames=[],
             plain=[],

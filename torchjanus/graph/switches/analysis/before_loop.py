@@ -35,7 +35,7 @@ class NamesBeforeLoop:
         self._tensors: dict[Any, int] = {}
         self._columns: dict[tuple[int, ...], Any] = {}  # per-iteration outputs of an earlier loop -> name
         start = frames.starts[0]
-        loops = [one for one in _outermost(trace.iterations) if one.end < start]
+        loops = [one for one in _outermost(trace.loop_instances) if one.end < start]
         counts = (frames.count, *(one.count for one in loops))
         known = {expr.token for one in counts for expr in parts_of_expr(one) if isinstance(expr, Expr)}
         later = [position for one in loops for position in range((*one.starts, one.end)[1], one.end + 1)]

@@ -120,7 +120,7 @@ class _SwitchRewriter(OperandRewriter):
         new_starts = tuple(first + one for one in starts)
         found = [
             replace(one, starts=tuple(map(place, one.starts)), end=place(one.end))
-            for one in old.iterations
+            for one in old.loop_instances
             if one.end <= start or (one.starts and one.starts[0] >= self.end)
         ]
         if count is not None:
@@ -145,7 +145,7 @@ class _SwitchRewriter(OperandRewriter):
             result=result,
             recipes=self.recipes,
             fetched={**fetched, **self.fetched},
-            iterations=sorted(found, key=lambda iterations: iterations.starts[:1]),
+            loop_instances=sorted(found, key=lambda iterations: iterations.starts[:1]),
             loop_records=list(self.renumbered_iterations(place, new_starts)),
             plain=list(self.plain_anew(place)),
             peeked=[(place(position), number) for position, number in old.peeked],

@@ -119,7 +119,7 @@ class LoopMerger:
             return trace
         SWITCH_OPERANDS.begin(trace)
         merged, passed = LISTS(trace), 0
-        ranges = [(one.starts[0], one.end) for one in merged.iterations if one.starts]
+        ranges = [(one.starts[0], one.end) for one in merged.loop_instances if one.starts]
         ranges += [(one.starts[0], one.end) for one in merged.frames if one.starts]
         merged = ACCUMULATORS.gave(functional_accumulators(merged, ranges))
         done, failed = False, 0

@@ -176,7 +176,7 @@ class DrawHoister(AddingRewriter):
         # A loop around this one starts its iteration before the draws.
         changes = self.moved(lambda at, end: at if at == self.at and end > frames.end else places[at], places)
         starts = tuple(places[at] for at in frames.starts)
-        changes["iterations"] = [one for one in changes["iterations"] if one.starts != starts]
+        changes["loop_instances"] = [one for one in changes["loop_instances"] if one.starts != starts]
         changes["plain"] = [replace(one, structure=self._said(one.structure)) for one in changes["plain"]]
         number = old.frames.index(frames)
         changes["frames"][number] = self.framed(changes["frames"][number])

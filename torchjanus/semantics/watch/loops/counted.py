@@ -171,7 +171,7 @@ class ForLoops(Part):
                 active_loop.place, "loop-carried", "variables have not settled after the first iterations"
             )
         elif active_loop.starts:
-            trace.iterations += self._counted(active_loop, count)
+            trace.loop_instances += self._counted(active_loop, count)
         if count is not None and not is_back(span) and alone:
             first = 0 if span is None else span.start
             whole = count.args[0] if first and isinstance(count, Apply) and count.func is operator.sub else count
@@ -202,20 +202,20 @@ class ForLoops(Part):
             return
         counters = () if span is None else ((span.start, span.step),)
         begins = 0 if span is None or back or span.step != 1 else span.start
-        iterations = LoopInstance(
+        instance = LoopInstance(
             tuple(starts), len(self.recording.trace.events) - 1, count, counters,
             begins=begins, back=back, unpinned=active_loop.loop_record.unpinned,
         )  # fmt: skip
         if recurrences is not None:
             own = _without_reversed(sums(computed), span)
-            yield replace(iterations, counters=(*iterations.counters, *own), recurrences=recurrences)
+            yield replace(instance, counters=(*instance.counters, *own), recurrences=recurrences)
             return
         # The first iteration may differ in its untraced computations: it is peeled then.
-        iterations = iterations if counted(computed) is not None else iterations.without_first()
-        if not iterations.starts:
+        instance = instance if counted(computed) is not None else instance.without_first()
+        if not instance.starts:
             return  # it was the only one
-        own = _without_reversed(counted(computed[iterations.skipped :]) or (), span)
-        yield replace(iterations, counters=(*iterations.counters, *own))
+        own = _without_reversed(counted(computed[instance.skipped :]) or (), span)
+        yield replace(instance, counters=(*instance.counters, *own))
 
     def _combined_iterations(self, at: Site, place: Place, iterator: Iterator[Any], over: Any) -> Iterator[Any]:
         """Yield the items of a loop over ``enumerate()`` or ``zip()``. Its trip count is known if all operands' are."""
@@ -272,20 +272,17 @@ class ForLoops(Part):
             and not frames.counters
         ):
             frames.counters = ((first, 1),)
-        iterations = trace.iterations[-1] if trace.iterations else None
-        if (
-            iterations is None
-            or list(iterations.starts) != loop_record.starts[iterations.skipped :]
-            or not iterations.starts
-        ):
+        instance = trace.loop_instances[-1] if trace.loop_instances else None
+        if instance is None or list(instance.starts) != loop_record.starts[instance.skipped :] or not instance.starts:
             return
         # With ``strict`` all operands are exhausted, and each has a loop instance.
-        same = [known for known in trace.iterations if known.starts == iterations.starts]
-        iterations = replace(same[-1], end=same[0].end) if watched else same[0]
-        trace.iterations[:] = [*(known for known in trace.iterations if known.starts != iterations.starts), iterations]
+        same = [known for known in trace.loop_instances if known.starts == instance.starts]
+        instance = replace(same[-1], end=same[0].end) if watched else same[0]
+        others = (known for known in trace.loop_instances if known.starts != instance.starts)
+        trace.loop_instances[:] = [*others, instance]
         counts = self._counts_within(at, over, loop_record, watched)
         if counts is None:
-            trace.iterations.pop()  # an unknown operand may end the loop
+            trace.loop_instances.pop()  # an unknown operand may end the loop
             return
         for count in counts[1:]:
             if count.token != counts[0].token:
@@ -293,7 +290,7 @@ class ForLoops(Part):
         if listed and listed[0] is not None:
             self.untraced.note_lengths(listed[0], len(loop_record.starts), place)
         if type(first) is int:
-            trace.iterations[-1] = replace(iterations, counters=(*iterations.counters, (first + iterations.skipped, 1)))
+            trace.loop_instances[-1] = replace(instance, counters=(*instance.counters, (first + instance.skipped, 1)))
 
     def _counts_within(self, at: Site, over: Any, loop_record: LoopRecord, watched: bool) -> list[Expr] | None:
         """Return the trip counts of all operands, None if one is unknown. ``watched``: the first operand has a loop
