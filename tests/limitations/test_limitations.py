@@ -80,7 +80,7 @@ UNSEEN = {
     "a recursive call is given a tensor that none was seen to use",
     "a recursion has no end that was seen",
     "the lists to which recursive calls append change places",
-    "the gradients of a loop's iterations depend on the arms that these go",
+    "the gradients of a loop's iterations depend on the arms that these take",
     "the arms through an iteration of a loop \0",
     "\0 bodies would have to be made for calls of \0",
     "\0 cannot be computed for many calls at a time",

@@ -22,7 +22,7 @@ from torchjanus.trace.values import INFIX, Apply, Fetch, InductionVariable, Read
 
 __all__ = ["ITERATION", "Source", "answers"]
 
-ITERATION = "turn"  # the index of a loop's iteration, in generated code
+ITERATION = "iteration"  # the index of a loop's iteration, in generated code
 
 _EXACT = (dict, list, tuple)  # subscripting one of these runs no code of the program
 

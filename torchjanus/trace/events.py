@@ -139,7 +139,7 @@ class Trace:
     # The next four describe the trace of a recursive call.
     variant: Any = None  # the variant it took: its number if it was recognised
     flows: Any = None  # the tensors to which gradients flow from its results (see graph.recursion.variants.gradients)
-    around: dict[Any, Any] = field(default_factory=dict)  # what it relied on that is not an argument
+    context: dict[Any, Any] = field(default_factory=dict)  # what it relied on that is not an argument
     variants: frozenset[int] | None = None  # if it was recognised and not watched: its variant and those of inner calls
     loop_records: list[LoopRecord] = field(default_factory=list)  # of all loops over iterables
     changed: dict[int, frozenset[Any]] = field(

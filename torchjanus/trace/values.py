@@ -117,7 +117,7 @@ class InductionVariable:
 
     @property
     def token(self) -> Any:
-        return ("turn", self.first, self.step)
+        return ("index", self.first, self.step)
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Return its value in the first iteration."""

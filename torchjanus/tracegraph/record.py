@@ -17,7 +17,7 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.trace.actions import Extern, InvokeOp, Op
 from torchjanus.trace.events import FunctionEntry, FunctionExit, LoopEnd, Trace
 from torchjanus.trace.facts import HeapRead, TensorPredicate
-from torchjanus.trace.loops.outline import Outline, Turn, Written
+from torchjanus.trace.loops.outline import IterationStart, Outline, Written
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size
 from torchjanus.tracegraph.graph import (
     Block,
@@ -104,7 +104,7 @@ class _Building:
             self.graph.result = self.lifter.lift(self.trace.result)
 
     def _outlined(self, entry: Any) -> None:
-        if isinstance(entry, Turn):
+        if isinstance(entry, IterationStart):
             self.regions.turn(entry.site)
         elif isinstance(entry, Fetch | Size):
             self._number(entry)

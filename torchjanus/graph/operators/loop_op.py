@@ -39,7 +39,7 @@ __all__ = [
     "is_loop",
     "is_until",
     "keys_in",
-    "known_iterations",
+    "known_runner",
     "new_key",
     "own_keys",
     "register",
@@ -223,7 +223,7 @@ def register(key: int, iterations: LoopRunner) -> None:
     _KEYED[key] = iterations
 
 
-def known_iterations(key: int) -> LoopRunner | None:
+def known_runner(key: int) -> LoopRunner | None:
     """Return the runner of the iterations with this key; None if there is none."""
     return _KEYED.get(key)
 
@@ -238,7 +238,7 @@ def runners_of(key: int) -> LoopRunner:
 
 def runner_for(key: int, make: Callable[[], Any]) -> Any:
     """Return the runner of the iterations with this key; if there is none, it is made."""
-    found = known_iterations(key)
+    found = known_runner(key)
     if found is None:
         found = make()
         register(key, found)
@@ -307,13 +307,13 @@ _UNTIL_BACKWARD = (
 )
 
 
-def _until_iterations(key: int) -> TerminatedLoopRunner:
+def _terminated_runner(key: int) -> TerminatedLoopRunner:
     return runners_of(key)  # type: ignore[return-value]
 
 
 def _until(key: int, gives: str, go: bool, limit: int, ready: Any, *given: Any) -> list[torch.Tensor]:
     *lists, sizes = given
-    return _until_iterations(key).until(go, limit, ready, LoopInputs(*lists), sizes)
+    return _terminated_runner(key).until(go, limit, ready, LoopInputs(*lists), sizes)
 
 
 def _until_backward(
@@ -321,7 +321,7 @@ def _until_backward(
 ) -> list[torch.Tensor]:
     *lists, _, sizes = given
     flows = Tangents(present, tangents)
-    return _until_iterations(key).until_backward(int(count), flows, LoopInputs(*lists), sizes)
+    return _terminated_runner(key).until_backward(int(count), flows, LoopInputs(*lists), sizes)
 
 
 def _until_shapes(key: int, gives: str, *given: Any) -> list[torch.Tensor]:

@@ -144,7 +144,7 @@ class Flow:
     def check(self) -> None:
         """Check that gradients reached all live-outs that are used. Raises Refused."""
         if self.used - self.met:
-            what = "the gradients of a loop's iterations depend on the arms that these go"
+            what = "the gradients of a loop's iterations depend on the arms that these take"
             raise refused("branch-gradients", what, "And not all that the loop leaves is differentiated.")
 
     def reached(self, arms: Sequence[int]) -> list[bool]:

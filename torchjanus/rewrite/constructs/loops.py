@@ -58,7 +58,7 @@ def while_(walk: Walk, node: ast.While) -> ast.stmt:
             parts = [one]
     for part in parts:
         if isinstance(part, ast.Compare):
-            walk.turning(part)
+            walk.loop_test(part)
     with walk.region(node, "while"):
         with walk.region(node, "while", "test"):
             decided = test(walk, node.test, "while", Blame(where))

@@ -83,16 +83,16 @@ class Walk:
         """Mark the sites of these nodes: their values are counted."""
         self._kinds.update(dict.fromkeys(nodes, "counted"))
 
-    def turning(self, node: ast.Compare) -> None:
+    def loop_test(self, node: ast.Compare) -> None:
         """Mark the site of this comparison, and of calls of ``len()`` in it: a loop ends if it does not hold."""
-        self._kinds[node] = "turning"
+        self._kinds[node] = "loop_test"
         for part in (node.left, *node.comparators):
             match part:
                 case ast.Call(ast.Name("len"), [_], []):
-                    self._kinds[part] = "turning"
+                    self._kinds[part] = "loop_test"
 
     def kind(self, node: ast.AST, otherwise: str) -> str:
-        """Return the kind of a node's site: see ``counted`` and ``turning``."""
+        """Return the kind of a node's site: see ``counted`` and ``loop_test``."""
         return self._kinds.get(node, otherwise)
 
     def copy(self, node: N) -> N:

@@ -70,10 +70,10 @@ def make_entry(group: Group, executor: str, variant_table: VariantTable, remote:
     group.planned = None
     _ask_few(group, plan, lowered)
     measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
-    modes, deterministic, device = group.traces[-1].ambient  # of the watched run, which may be long ago
+    ambient = group.traces[-1].ambient  # of the watched run, which may be long ago
     assumptions: list[Assumption] = [
         Arguments(NOWHERE, *group.shape),
-        AmbientState(NOWHERE, modes, deterministic, device, is_attention_met()),
+        replace(AmbientState(NOWHERE, *ambient), attention=is_attention_met()),
         *(made for a in plan.assumptions if (made := _in_inputs(a, measured)) is not None),
         *(Condition(NOWHERE, expr, True) for expr in lowered.conditions),
     ]

@@ -21,7 +21,7 @@ from torchjanus.semantics.record.accumulator import only_accumulated
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.record.write_record import WriteRecord
 from torchjanus.trace.actions import ContainerMutation
-from torchjanus.trace.around import around
+from torchjanus.trace.context_facts import context_facts
 from torchjanus.trace.events import Event
 from torchjanus.trace.facts import EmptinessTest, HeapRead, KeyLookup, KeySetRead
 from torchjanus.trace.values import Expr, is_local, plain
@@ -276,7 +276,7 @@ class InnerRecording(Recording):
 
     def _note_relied(self, fact: Event) -> None:
         """Record a fact that the call relies on. If it is independent of the arguments, it holds for the variant."""
-        self.trace.around.update(around([fact]))
+        self.trace.context.update(context_facts([fact]))
 
     def _recording_of(self, access_path: AccessPath, by_node: bool = False) -> Recording:
         if by_node or is_local(access_path):

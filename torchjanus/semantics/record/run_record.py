@@ -36,7 +36,7 @@ from torchjanus.trace.facts import (
     is_question,
 )
 from torchjanus.trace.hazards import is_hazardous
-from torchjanus.trace.loops.outline import Outline, Turn, Written, is_outlined
+from torchjanus.trace.loops.outline import IterationStart, Outline, Written, is_outlined
 from torchjanus.trace.modes import WarningFilters
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import (
@@ -117,7 +117,7 @@ class RunRecord(Lifetimes, ContextVariables):
         """An iteration of the loop at this site begins, or the test of this ``while`` has come out."""
         if self.trace.outline is not None and site is not None and site.kind in _LOOPS:
             self._path = None
-            self.trace.outline.entries.append((len(self.trace.events), Turn(site)))
+            self.trace.outline.entries.append((len(self.trace.events), IterationStart(site)))
 
     def change_frame(self) -> None:
         """Another function runs from here on."""

@@ -329,7 +329,7 @@ class Watch(Protocols):
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if op in ("is", "is not"):
             a, b = self.result_views.compared(a, b)
-        if at is not None and at.kind == "turning":
+        if at is not None and at.kind == "loop_test":
             outcome = self.countdowns.compared(op, a, b)
             if outcome is None:
                 outcome = self.whiles.predicate(at, op, a, b)

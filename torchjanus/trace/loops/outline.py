@@ -8,12 +8,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Outline", "Turn", "Written", "is_outlined", "outlined"]
+__all__ = ["IterationStart", "Outline", "Written", "is_outlined", "outlined"]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """An iteration of a loop begins. ``site``: that of its iterable, or of the test of a ``while``."""
+class IterationStart:
+    """An iteration of a loop begins, or a ``while`` ends. ``site``: that of the iterable, or of the test."""
 
     site: Any
 
@@ -30,9 +30,9 @@ class Outline:
     """Where, among the events of a run, regions begin, numbers are fetched and tensors are written.
 
     ``entries``: each with the number of events before it. A site (with the regions that enclose it) is the first one at
-    which a hook was called after the region changed; a ``Turn`` begins an iteration, or says that the test of a
-    ``while`` has come out; a ``Fetch`` or ``Size`` is a number that Python was given; ``Written`` refers to the next
-    operation. ``kinds``: see ``Trace.kinds``, of all tensors. It is kept only where somebody asks for the tree.
+    which a hook was called after the region changed; an ``IterationStart`` begins an iteration, or ends a ``while``; a
+    ``Fetch`` or ``Size`` is a number that Python was given; ``Written`` refers to the next operation. ``kinds``: see
+    ``Trace.kinds``, of all tensors. It is kept only where somebody asks for the tree.
     """
 
     entries: list[tuple[int, Any]] = field(default_factory=list)

@@ -1,10 +1,14 @@
 """Recurrences: numbers that each iteration of a loop changes (``t += h``, ``i * h``, ``0.5 ** i``), as formulas.
 
-A form is plain data, so it can be compared, kept and sent: ``("iteration", first, step)``, an integer that goes up by
-the same in each iteration; ``("back",)``, the integer that comes down to 0; ``("given", n, kind)``, a number of the
-call; ``("const", value)``; ``("hole",)``, what the iteration before made; ``("made", start, body)``, what each
-iteration makes of that, and ``("entering", start, body)``, what it was before; else the name of a function and its
-arguments' forms. Knows numbers, not tensors.
+A form is plain data, so it can be compared, stored and sent:
+
+- ``("index", first, step)``: an affine induction variable; ``("back",)``: the index that counts down to 0
+- ``("const", value)``: a constant; ``("given", n, kind)``: the n-th number that the call is given
+- ``("made", start, body)``: a first-order recurrence, after the iteration; ``("entering", start, body)``: before it;
+  ``("hole",)`` in the body: the number of the previous iteration
+- ``(name, *forms)``: a function of ``FUNCTIONS`` and its arguments
+
+Knows numbers, not tensors.
 """
 
 from __future__ import annotations
@@ -26,8 +30,8 @@ __all__ = [
     "Form",
     "Recurrences",
     "column",
+    "counting_down",
     "find_recurrences",
-    "going_back",
     "kind_of",
     "name_of",
 ]
@@ -38,7 +42,7 @@ HOLE: Form = ("hole",)
 BACK: Form = ("back",)
 LEAST = 3  # iterations from which a recurrence can be found
 
-# What gives the same number whenever it is given the same, by name.
+# Pure functions of numbers, by name.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg")},
     **{name: getattr(math, name) for name in ("sqrt", "exp", "log", "cos", "sin", "tanh", "floor", "ceil")},
@@ -51,14 +55,14 @@ _NUMBERS = {"int": int, "float": float}
 
 
 def name_of(func: Any) -> str | None:
-    """By which name forms call a function."""
+    """Return the name by which forms call a function; None if they cannot."""
     return _NAMES.get(id(func))
 
 
 def column(form: Form, count: int, given: Sequence[float] = ()) -> list[Any]:
-    """The number of each of ``count`` iterations. Raises what Python raises where there is none."""
+    """Return the number of each of ``count`` iterations. Raises what Python raises when it computes them."""
     match form:
-        case ("turn", first, step):
+        case ("index", first, step):
             return [first + step * iteration for iteration in range(count)]
         case ("back",):
             return list(range(count - 1, -1, -1))
@@ -81,7 +85,7 @@ def column(form: Form, count: int, given: Sequence[float] = ()) -> list[Any]:
 
 
 def _step(body: Form, count: int, given: Sequence[float]) -> Callable[[Any, int], Any]:
-    """What makes an iteration's number of the one before it."""
+    """Return the function (number of the previous iteration, index) -> number of an iteration."""
     if body == HOLE:
         return lambda before, iteration: before
     if not _has_hole(body):
@@ -92,16 +96,16 @@ def _step(body: Form, count: int, given: Sequence[float]) -> Callable[[Any, int]
 
 
 def _has_hole(form: Any) -> bool:
-    """Whether it waits for the iteration before; not for the one before within a row of its own."""
+    """Whether the form depends on the previous iteration; that within an inner recurrence does not count."""
     if form == HOLE:
         return True
     return isinstance(form, tuple) and form[:1] not in (("made",), ("entering",)) and any(map(_has_hole, form[1:]))
 
 
 def kind_of(form: Form) -> type | None:
-    """Whether its numbers are integers or floats; None where they may be both."""
+    """Return ``int`` or ``float``, the type of the form's numbers; None if it may be either."""
     match form:
-        case ("turn" | "back", *_):
+        case ("index" | "back", *_):
             return int
         case ("given", _, kind):
             return _NUMBERS[kind]
@@ -133,18 +137,18 @@ def _with_hole(form: Form, hole: type | None) -> type | None:
 
 @dataclass(slots=True)
 class Recurrences:
-    """What the iterations of a loop computed with plain numbers, as forms. ``columns``: of each number that they made,
-    how many computations came before it in its iteration, what it was in each iteration, and its form."""
+    """What the iterations of a loop computed with untraced numbers, as forms. ``columns``: for each computed number its
+    position among the computations of an iteration, its values in all iterations, and its form."""
 
-    count: int
-    back: bool  # whether the iterations' own numbers come down to 0
-    first: int  # how much the run had computed with plain numbers before the iterations
-    width: int  # how much each of them did
+    count: int  # iterations
+    back: bool  # whether the index counts down to 0
+    first: int  # untraced computations of the run before the loop
+    width: int  # untraced computations of each iteration
     columns: list[tuple[int, list[Any], Form]] = field(default_factory=list)
 
     def form(self, values: Sequence[Any], before: int) -> Form | None:
-        """Return the form of these numbers of the iterations, which are used after ``before`` computations of each
-        iteration; None where no form is known, or more than one."""
+        """Return the form of a number with these values, one for each iteration, which is used after ``before``
+        computations of the iteration; None if no form is known, or several are."""
         found = set(self._readings(list(map(_known, values)), before))
         return found.pop() if len(found) == 1 else None
 
@@ -152,11 +156,11 @@ class Recurrences:
         if all(value == values[0] for value in values):
             yield ("const", values[0][1])
             return
-        if (iteration := _iteration([value for _, value in values])) is not None:
+        if (iteration := _affine([value for _, value in values])) is not None:
             if not self.back or iteration[2] > 0:
                 yield iteration
             elif iteration[2] == -1:
-                yield going_back(values[-1][1])
+                yield counting_down(values[-1][1])
         for position, made, form in self.columns:
             if position < before and list(map(_known, made)) == values:
                 yield form
@@ -164,34 +168,35 @@ class Recurrences:
                 yield ("entering", *form[1:])
 
     def passing(self) -> Iterator[Any]:
-        """The numbers of what is not known to go up or down by the same for ever: what iterations that are left out
-        make may be the same by chance. That of the first iteration is the same in all runs."""
+        """Yield the values of forms that are not known to be strictly monotonic, without those of the first iteration:
+        a value of an iteration that was not watched may be equal to one of these by chance."""
         for _, made, form in self.columns:
-            if not _goes_on(form):
+            if not _is_monotonic(form):
                 yield from made[1:]
 
 
-def going_back(last: int) -> Form:
-    """What goes down by one in each iteration with the iterations' own numbers, to ``last`` in the last of them."""
+def counting_down(last: int) -> Form:
+    """Return the form of a number that falls by one in each iteration, to ``last`` in the last one."""
     return ("add", BACK, ("const", last)) if last else BACK
 
 
-def _iteration(values: Sequence[Any]) -> Form | None:
+def _affine(values: Sequence[Any]) -> Form | None:
+    """Return integers as an affine form of the index; None if they are none, or all equal."""
     if any(type(value) is not int for value in values):
         return None
     step = values[1] - values[0]
-    going = step and values == [values[0] + step * iteration for iteration in range(len(values))]
-    return ("turn", values[0], step) if going else None
+    is_affine = step and values == [values[0] + step * iteration for iteration in range(len(values))]
+    return ("index", values[0], step) if is_affine else None
 
 
 def _known(value: Any) -> Any:
     return (type(value), value if value != 0 or type(value) is int else repr(value))
 
 
-def _goes_on(form: Form) -> bool:
-    """Whether it only grows or only falls, so that it is another number in each iteration that may come."""
+def _is_monotonic(form: Form) -> bool:
+    """Whether the form is strictly monotonic in the index: then it differs in any two iterations."""
     match form:
-        case ("turn", _, step):
+        case ("index", _, step):
             return bool(step)
         case ("back",):
             return True
@@ -200,19 +205,19 @@ def _goes_on(form: Form) -> bool:
         case ("made" | "entering", ("const", start), ("mul", ("hole",), ("const", by))):
             return bool(start) and by not in (0, 1, -1)
         case ("add" | "sub" | "mul" | "truediv", one, ("const", by)):
-            return bool(by) and _goes_on(one)
+            return bool(by) and _is_monotonic(one)
         case ("add" | "sub" | "mul" | "truediv", ("const", by), other):
-            return bool(by) and _goes_on(other)
+            return bool(by) and _is_monotonic(other)
         case ("pow", ("const", base), other):
-            return base > 0 and base != 1 and _goes_on(other)
+            return base > 0 and base != 1 and _is_monotonic(other)
         case ("sqrt" | "exp" | "log" | "neg" | "float", one):
-            return _goes_on(one)
+            return _is_monotonic(one)
     return False
 
 
 def find_recurrences(iterations: Sequence[Sequence[UntracedComputation]], back: bool, first: int) -> Recurrences | None:
-    """What all iterations computed with plain numbers: the same, or by one form. None where some of it is neither, as
-    where such a number decides something."""
+    """Return what the iterations computed with untraced numbers, if each computation has one form or the same value in
+    all iterations; else None, as where such a number decides something."""
     if len(iterations) < LEAST or len({len(row) for row in iterations}) > 1:
         return None
     known = Recurrences(len(iterations), back, first, len(iterations[0]))
@@ -256,9 +261,9 @@ def _column_of(known: Recurrences, position: int, name: str, given: _Rows) -> tu
     form = _form_of(known, position, name, given, made)
     if form is None or all(_known(one) == _known(made[0]) for one in made):
         return None  # nobody knows for how long it stays the same
-    iteration = _iteration(made) if _is_linear(form) else None
+    iteration = _affine(made) if _is_linear(form) else None
     if iteration is not None and _goes_back(form):
-        return (position, made, going_back(made[-1]) if iteration[2] == -1 else form)
+        return (position, made, counting_down(made[-1]) if iteration[2] == -1 else form)
     return (position, made, form if iteration is None else iteration)
 
 
@@ -268,7 +273,7 @@ def _goes_back(form: Form) -> bool:
 
 def _is_linear(form: Form) -> bool:
     match form:
-        case ("turn" | "const" | "back", *_) | ("hole",):
+        case ("index" | "const" | "back", *_) | ("hole",):
             return True
         case ("add" | "sub", one, other):
             return _is_linear(one) and _is_linear(other)
@@ -299,7 +304,8 @@ def _form_of(known: Recurrences, position: int, name: str, given: _Rows, made: l
 
 
 def _called(structure: Any) -> tuple[str, tuple[Any, ...]] | None:
-    """What was computed, and of which numbers; None for anything else. See semantics.watch.loops.untraced_values."""
+    """Return the name of a computed function and its arguments; None if it is none of numbers. For the structure see
+    ``semantics.watch.loops.untraced_values``."""
     match structure:
         case ("tuple", ("str", "-"), ("tuple", arg)):
             name, args = "neg", [arg]

@@ -60,7 +60,7 @@ def limited(iterations: Sequence[Sequence[UntracedComputation]]) -> tuple[list[l
         return rows, None
     steps = [_step_of(column, rows[0]) for column in zip(*rows, strict=True)]
     limits = [
-        _iteration(column[0], len(rows), *step)
+        _constant_up_to(column[0], len(rows), *step)
         for column, step in zip(zip(*rows, strict=True), steps, strict=True)
         if step
     ]
@@ -88,7 +88,7 @@ def _step_of(column: Sequence[UntracedComputation], row: Sequence[UntracedComput
     return (by, other) if bool(by) != bool(other) else None
 
 
-def _iteration(one: UntracedComputation, iterations: int, by: int, other: int) -> int:
+def _constant_up_to(one: UntracedComputation, iterations: int, by: int, other: int) -> int:
     """Return the trip count up to which a comparison keeps its outcome; 0 for any."""
     holds, (a, b) = COMPARE[one.compared], one.operands
     gap, step = b - a, by - other

@@ -27,7 +27,7 @@ def test_a_column_is_what_python_computes():
         times.append(t)
         t += 1 / 3
     assert column(form, 50, [1 / 3]) == times
-    assert column(("cos", ("mul", ("turn", 2, 3), ("const", 0.1))), 4) == [
+    assert column(("cos", ("mul", ("index", 2, 3), ("const", 0.1))), 4) == [
         math.cos((2 + 3 * i) * 0.1) for i in range(4)
     ]
     assert column(BACK, 4) == [3, 2, 1, 0]
@@ -35,18 +35,18 @@ def test_a_column_is_what_python_computes():
 
 
 def test_kinds():
-    assert kind_of(("turn", 0, 1)) is int
-    assert kind_of(("truediv", ("turn", 0, 1), ("given", 0, "int"))) is float
-    assert kind_of(("min", ("const", 1.0), ("turn", 0, 1))) is None
+    assert kind_of(("index", 0, 1)) is int
+    assert kind_of(("truediv", ("index", 0, 1), ("given", 0, "int"))) is float
+    assert kind_of(("min", ("const", 1.0), ("index", 0, 1))) is None
     assert kind_of(("made", ("const", 0), ("add", HOLE, ("const", 0.5)))) is None
 
 
 def test_the_operator_gives_rows_behind_those_that_are_skipped():
-    given = host_column(repr(("mul", ("turn", 1, 1), ("given", 0, "float"))), 3, 1, 0.1)
+    given = host_column(repr(("mul", ("index", 1, 1), ("given", 0, "float"))), 3, 1, 0.1)
     assert given.dtype == torch.float64
     assert given[1:].tolist() == [0.1, 0.2, 3 * 0.1]
     with pytest.raises(ZeroDivisionError):
-        host_column(repr(("truediv", ("const", 1), ("turn", 0, 1))), 3, 0)
+        host_column(repr(("truediv", ("const", 1), ("index", 0, 1))), 3, 0)
 
 
 @pytest.mark.parametrize("number", [3, 0.1])

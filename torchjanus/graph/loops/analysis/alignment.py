@@ -326,17 +326,17 @@ def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
             continue
         if len({len(some) for some in given}) > 1:
             raise NotMergeable("loop-iterations-differ", "iterations look up different numbers of elements")
-        loop_record = [_iteration(column, first) for column in zip(*given, strict=True)]
+        loop_record = [_affine(column, first) for column in zip(*given, strict=True)]
         for pattern, part in zip(found, row, strict=True):
             merged = tuple(
-                value if iteration is None else ("turn", iteration)
+                value if iteration is None else ("index", iteration)
                 for iteration, value in zip(loop_record, part[3][1], strict=True)
             )
             pattern.append((*part[:3], (part[3][0], merged), *part[4:]))
     return found
 
 
-def _iteration(column: tuple[int, ...], first: int) -> int | tuple[int, int] | None:
+def _affine(column: tuple[int, ...], first: int) -> int | tuple[int, int] | None:
     """Return the offset of the integers to the index of the iteration, or (offset, factor) if they are an affine
     function of it; None if they are not."""
     step = column[1] - column[0] if len(column) > 1 else 0

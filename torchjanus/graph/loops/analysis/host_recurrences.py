@@ -141,7 +141,7 @@ class ExpressionMerger:
         if len({expr_token(expr) for expr in row}) == 1:
             return first
         if kinds <= {int, InductionVariable}:
-            return self._iteration([expr.first if isinstance(expr, InductionVariable) else expr for expr in row])
+            return self._affine([expr.first if isinstance(expr, InductionVariable) else expr for expr in row])
         raise NotMergeable("loop-numbers", "a number of an iteration follows no formula")
 
     def recurrence(self, form: Form) -> Apply:
@@ -159,7 +159,7 @@ class ExpressionMerger:
             raise NotMergeable("loop-numbers", "a loop-carried number is not computed from its previous value")
         return Apply(pick, (Apply(_shifted, (made.args[0].args[0], made.args[0])), InductionVariable(0, 1)))
 
-    def _iteration(self, values: Sequence[int]) -> InductionVariable | Apply:
+    def _affine(self, values: Sequence[int]) -> InductionVariable | Apply:
         last = values[-1]
         if self.back and list(values) == list(range(len(values) - 1 + last, last - 1, -1)):
             return Apply(operator.sub, (Apply(operator.add, (self.count, last - 1)), InductionVariable(0, 1)))

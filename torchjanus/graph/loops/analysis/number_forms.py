@@ -16,7 +16,7 @@ from torchjanus.graph.loops.analysis.tensor_counters import Counters
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import evaluate, map_expr, parts_of_expr
 from torchjanus.trace.loops.records import LoopInstance, TensorTermination
-from torchjanus.trace.loops.recurrences import HOLE, Form, going_back, kind_of, name_of
+from torchjanus.trace.loops.recurrences import HOLE, Form, counting_down, kind_of, name_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, leaves
 
@@ -65,10 +65,10 @@ def _counted(instance: LoopInstance, values: Sequence[Any]) -> Form | None:
         and not isinstance(instance.count, TensorTermination)
         and list(values) == list(range(count - 1 + more, more - 1, -1))
     ):
-        return going_back(more)
+        return counting_down(more)
     for first, step in instance.counters:
         if list(values) == [first + step * iteration for iteration in range(count)]:
-            return ("turn", first, step)
+            return ("index", first, step)
     return None
 
 

@@ -29,7 +29,7 @@ from torchjanus.graph.recursion.entry_loops.iterations import (
 from torchjanus.graph.recursion.entry_loops.output_lists import sum_from, sum_of_rows
 from torchjanus.graph.recursion.entry_loops.pass_through import passed_on, unseen
 from torchjanus.trace.actions import WITHIN, ContainerMutation, Extern, HeapWrite, InvokeEachOp, InvokeOp, Op
-from torchjanus.trace.around import around
+from torchjanus.trace.context_facts import context_facts
 from torchjanus.trace.events import ANYTHING, HostFact, Trace
 from torchjanus.trace.facts import HeapRead, IdentityTest, Specialization
 from torchjanus.trace.loops.records import UntracedComputation
@@ -225,7 +225,7 @@ class EntryLoopRewriter(Renumbering):
         over = {**loop.lists, **{("call", call): n for n, call in enumerate(calls)}}
         known = [event for event in old.events[: loop.end] if not items_of(event, loop.lists)]
         effect_merger = IterationRewriter(old, over, own)
-        effect_merger.made_trace.around = around(known, numbers=False)
+        effect_merger.made_trace.context = context_facts(known, numbers=False)
         effect_merger.merge(facts, events, outs, range(passed, passed + len(outs)))
         made = effect_merger.made_trace
         gone = unseen(made, self.look)

@@ -15,7 +15,7 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, InvokeOp, Op
-from torchjanus.trace.around import around
+from torchjanus.trace.context_facts import context_facts
 from torchjanus.trace.events import Decision, FunctionEntry, FunctionExit, LoopEnd, Trace
 from torchjanus.trace.facts import (
     HeapRead,
@@ -265,5 +265,5 @@ class IterationRewriter(_PathRewriter):
         self.fixed.setdefault(
             access_path.token, Specialization(number, value, found.place, "is used in recursive calls")
         )
-        self.made_trace.around.update(around([found]))
+        self.made_trace.context.update(context_facts([found]))
         return value

@@ -72,7 +72,7 @@ class Calls:
                 if deciding is not None and self._exact(variant_table):
                     name = deciding.name
                     what = (
-                        f"a tensor decides which variant {name} goes, and some of its results are detached or not used"
+                        f"a tensor decides which variant {name} takes, and some of its results are detached or not used"
                     )
                     why = "Which parameters have a gradient is not known beforehand."
                     raise refused("recursion-list-gradients", what, why, "Choose with torch.where().", deciding.place)

@@ -32,7 +32,7 @@ from torchjanus.graph.recursion.variants.reads import (
 )
 from torchjanus.graph.recursion.variants.variant import Variant, tables_in
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, InvokeEachOp, InvokeOp, Op
-from torchjanus.trace.around import around
+from torchjanus.trace.context_facts import context_facts
 from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import RowOf, parts_of
 
@@ -83,7 +83,7 @@ class _Grouping:
         self._free = max(len(plan.program.inputs), *(1 + ref.index for node in self.nodes for ref in node.outs))
         # List of the step -> position of the node that gives its rows.
         self._rows = {_list_of(plan, node): position for position, node in enumerate(self.nodes) if is_rows_of(node)}
-        self._world = around(trace.events)
+        self._world = context_facts(trace.events)
         self._gradients = differentiated(self.nodes)
 
     def plant(self, group: Group) -> None:

@@ -18,8 +18,8 @@ from torchjanus.graph.recursion.variants.reads import given_tensors, undecided
 from torchjanus.graph.recursion.variants.reductions import varying
 from torchjanus.graph.recursion.variants.variant import Variant
 from torchjanus.trace.actions import InvokeEachOp, InvokeOp
-from torchjanus.trace.around import disagree
 from torchjanus.trace.calls import parts_made
+from torchjanus.trace.context_facts import disagree
 from torchjanus.trace.events import Trace
 
 __all__ = ["VariantTable"]
@@ -92,7 +92,7 @@ class VariantTable:
                 continue  # the call was recognised, not watched
             key = (event.callee, event.call.tokens(), given_tensors(event), event.made)
             alike = self._known.setdefault(key, [])
-            relied = event.call.around
+            relied = event.call.context
             known = next((one for one in alike if not any(disagree(other, relied) for other in one.own.relied)), None)
             if known is not None and relied not in known.own.relied:
                 known.own.relied.append(relied)  # the same variant, reached by other access paths
@@ -118,7 +118,7 @@ class VariantTable:
     def _learn(self, event: InvokeOp) -> _WatchedPath:
         """Return a new entry for a call on a new execution path. Raises Refused."""
         seen = [one for alike in self._known.values() for one in alike if one.own.callee == event.callee]
-        rivals = [one for one in seen if not disagree(one.own.relied[0], event.call.around)]
+        rivals = [one for one in seen if not disagree(one.own.relied[0], event.call.context)]
         rivals = [one for one in rivals if undecided(one.own.trace.events, event.call.events) is not None]
         rivals = [one for one in rivals if not distinguished(one.own.trace, event.call)]
         own = Variant(self._number(), event)
@@ -128,7 +128,7 @@ class VariantTable:
         else:
             self.variants.setdefault(event.callee, []).append(own)
         self.version += 1
-        self._iteration(event.callee)
+        self._cut_into_segments(event.callee)
         return made
 
     def _number(self) -> int:
@@ -164,7 +164,7 @@ class VariantTable:
         """Return the refusal for the first predicate on a tensor that distinguishes the call from a known variant."""
         asked: Any = next(filter(None, (undecided(one.own.trace.events, event.call.events) for one in seen)), None)
         assert asked is not None  # a rival is a variant that a tensor tells from the call
-        what = f"a tensor decides which variant {event.name} goes, and both have been seen"
+        what = f"a tensor decides which variant {event.name} takes, and both have been seen"
         why = (
             f"Calls are followed before any is computed, and these variants cannot be computed for all: {error.detail}."
         )
@@ -286,14 +286,14 @@ class VariantTable:
         found = {callee: [variant for variant in own if variant.fits(world)] for callee, own in self.variants.items()}
         return {callee: own for callee, own in found.items() if own}
 
-    def _iteration(self, callee: Any) -> None:
+    def _cut_into_segments(self, callee: Any) -> None:
         """Cut all variants of a function into segments: at loops whose trip counts differ, and around their sums. Row
         numbers that differ between variants become inputs."""
         counts: dict[Place, set[int]] = {}
         for variant in self.variants[callee]:
             for loop in variant.trace.loops:
                 counts.setdefault(loop.place, set()).add(len(loop.starts))
-        turning = frozenset(place for place, some in counts.items() if len(some - {0}) > 1)
+        varying_loops = frozenset(place for place, some in counts.items() if len(some - {0}) > 1)
         sums = varying(variant.sums() for variant in self.variants[callee])
         folded = {place: carried for place, carried in sums.items() if place not in self._uneven}
         rows: dict[Place, set[int | float]] = {}
@@ -302,13 +302,13 @@ class VariantTable:
                 rows.setdefault(place, set()).add(value)
         named = frozenset(place for place, some in rows.items() if len(some) > 1)
         for variant in self.variants[callee]:
-            variant.cut(turning, folded, named)
+            variant.cut(varying_loops, folded, named)
 
     def leave(self, uneven: UnequalTerms) -> None:
         """Compute the sum at this place within cells, not as a reduction of its own."""
         self._uneven.add(uneven.place)
         for callee in self.variants:
-            self._iteration(callee)
+            self._cut_into_segments(callee)
 
     def reached(self, callees: Sequence[Any], world: Mapping[Any, Any]) -> list[Variant]:
         """Return the variants of these functions and of all they call whose context facts agree with ``world``."""

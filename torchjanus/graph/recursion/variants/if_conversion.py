@@ -19,7 +19,7 @@ from torchjanus.graph.recursion.variants.predicates import DECIDED, MergedVarian
 from torchjanus.ops.calls import DIVISIONS, TOTAL
 from torchjanus.trace import facts
 from torchjanus.trace.actions import InvokeOp, Op
-from torchjanus.trace.around import disagree
+from torchjanus.trace.context_facts import disagree
 from torchjanus.trace.events import Decision, FunctionEntry, FunctionExit, HostFact, LoopEnd
 from torchjanus.trace.loops.records import Loop
 from torchjanus.trace.recipes import NewObject, TensorOf
@@ -77,11 +77,11 @@ class _Conversion:
     def switch(self) -> MergedVariant:
         """Return the merged trace. Raises NotMergeable."""
         traces = [leaf.old for leaf in self.leaves]
-        around: dict[Any, Any] = {}
+        context: dict[Any, Any] = {}
         for trace in traces:
-            if disagree(around, trace.around):
+            if disagree(context, trace.context):
                 raise NotMergeable("recursion-branch", "the arms rely on different facts")
-            around |= trace.around
+            context |= trace.context
         following = self._follow(self.leaves, 0, ())
         outs: Any = None
         result: Any = None
@@ -115,7 +115,7 @@ class _Conversion:
             measured=-1,
             alive=[*traces, *(part for trace in traces for part in trace.alive)],
             loops=list(self._loops()),
-            around=around,
+            context=context,
             looked_at=set().union(*(trace.looked_at for trace in traces)),
             memory=[min(group) + 1 for group in self.groups],
         )  # fmt: skip

@@ -132,15 +132,15 @@ class Segmentation:
         self,
         stages: StagedVariant,
         sums: Sequence[Accumulation],
-        turning: frozenset[Place],
+        varying_loops: frozenset[Place],
         loops: Sequence[Loop],
     ) -> None:
-        """``sums`` become reductions; each iteration of the ``loops`` at the places ``turning`` becomes a segment."""
+        """``sums`` become reductions; each iteration of the ``loops`` at ``varying_loops`` becomes a segment."""
         self._stages = stages
         self._sums = {number: one for one in sums for number in one.links}
         self._given_by: dict[tuple[int, bool], tuple[str, int, int]] = {}
         self.folds: list[SegmentReduction] = []
-        groups = self._groups(turning, loops)
+        groups = self._groups(varying_loops, loops)
         self.parts = self._live([one for one in groups if isinstance(one, Segment)])
         live = set(map(id, self.parts))
         for one in groups:
@@ -162,10 +162,10 @@ class Segmentation:
         copied = self._given_by.get((ref.index, True))
         return self._given_by.get((ref.index, False)) if copied is None else copied
 
-    def _groups(self, turning: frozenset[Place], loops: Sequence[Loop]) -> list[Segment | SegmentReduction]:
+    def _groups(self, varying_loops: frozenset[Place], loops: Sequence[Loop]) -> list[Segment | SegmentReduction]:
         """Return the segments with their nodes, and the reductions, in execution order."""
         stages = self._stages
-        iterations = self._iterations(turning, loops)
+        iterations = self._iterations(varying_loops, loops)
         after = self._after()
         groups: list[Segment | SegmentReduction] = []
         for stage in range(stages.stages):
@@ -208,12 +208,12 @@ class Segmentation:
         form = (self._stages.callee, total.place, total.start is None, total.grad)
         return SegmentReduction(stage, total.start, total.items, total.out, form)
 
-    def _iterations(self, turning: frozenset[Place], all_loops: Sequence[Loop]) -> list[Any]:
+    def _iterations(self, varying_loops: frozenset[Place], all_loops: Sequence[Loop]) -> list[Any]:
         """Return for each node the iteration that contains it, or () outside of such loops."""
         places = self._stages.places
         if not places:
             return [()] * len(self._stages.nodes)
-        loops = [loop for loop in all_loops if loop.place in turning]
+        loops = [loop for loop in all_loops if loop.place in varying_loops]
         found: list[Any] = []
         for index in places:
             around = [n for n, loop in enumerate(loops) if loop.starts and loop.starts[0] <= index < loop.end]

@@ -40,8 +40,8 @@ from torchjanus.graph.recursion.variants.schedule import Schedule
 from torchjanus.graph.recursion.variants.segments import Segment, Segmentation, SegmentReduction, StagedVariant
 from torchjanus.graph.recursion.variants.writes import writes_of
 from torchjanus.trace.actions import HeapWrite, InvokeOp, Op, place_of
-from torchjanus.trace.around import holds
 from torchjanus.trace.calls import count_of
+from torchjanus.trace.context_facts import holds
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead, IdentityTest, NumberPredicate, Specialization, TensorPredicate
 from torchjanus.trace.values import Fetch, Size, depends_on, is_local
@@ -60,7 +60,7 @@ class Variant:
         """``switch``: set for a merged variant; ``sides``: what only some of its paths use."""
         trace: Trace = event.call
         self.sides = tuple(sides)
-        self.relied = [trace.around]
+        self.relied = [trace.context]
         self.number, self.callee, self.name, self.trace = number, event.callee, event.name, trace
         self.made = event.made
         self.parameters = tuple(name for name, _ in event.given)
@@ -272,11 +272,11 @@ class Variant:
             return known[slot].type, self.plan.slots[slot]
         return type(self._lifted[slot - len(known)]), self._lifted[slot - len(known)]
 
-    def cut(self, turning: frozenset[Place], folded: Mapping[Place, int], named: frozenset[Place]) -> None:
-        """Cut the computation into segments: at calls, at iterations of the loops at the places ``turning``, whose trip
-        counts vary (so that all iterations have one form), and around the sums at the places ``folded``, each with its
-        carried operand. At the places ``named`` constants differ between variants and become slots."""
-        cut_at = (turning, dict(folded), named)
+    def cut(self, varying_loops: frozenset[Place], folded: Mapping[Place, int], named: frozenset[Place]) -> None:
+        """Cut the computation into segments: at calls, at the iterations of ``varying_loops``, whose trip counts vary (so
+        all iterations have one form), and around the sums at the places ``folded``, each with its carried operand. At
+        the places ``named`` constants differ between variants and become slots."""
+        cut_at = (varying_loops, dict(folded), named)
         if cut_at == self._cut_at:
             return
         self._cut_at = cut_at
@@ -297,7 +297,7 @@ class Variant:
             slots=[self.number_at(n)[0] for n in range(len(self.plan.slots) + len(self._lifted))],
         )
         sums = [one for one in self.sums() if folded.get(one.place) == one.carried]
-        self._cut = Segmentation(stages, sums, turning, self.trace.loops)
+        self._cut = Segmentation(stages, sums, varying_loops, self.trace.loops)
         some = self.sometimes
         for part in self._cut.parts:
             used = some & {access_path.token for access_path in part.flowing}

@@ -200,7 +200,7 @@ def _shared(one: Iteration, others: Sequence[Iteration]) -> dict[Any, Any]:
 
 def _plainly(takes: Mapping[Any, Any]) -> dict[Any, Any]:
     """Drop the iteration index where a constant is a source, too; for an arm that one iteration took."""
-    constant = {key: frozenset(one for one in found if one[0] != "turn") for key, found in takes.items()}
+    constant = {key: frozenset(one for one in found if one[0] != "index") for key, found in takes.items()}
     return {key: some if any(one[0] == "constant" for one in some) else takes[key] for key, some in constant.items()}
 
 

@@ -65,7 +65,7 @@ class CarriedNumbers:
         names = set(initial).union(*ends)
         self.moving = {name for name in names if any(("name", name) not in some.get(name, ()) for some in ends)}
         for name in list(self.moving):
-            offsets = [{one[1] for one in some.get(name, ()) if one[0] == "turn"} for some in ends]
+            offsets = [{one[1] for one in some.get(name, ()) if one[0] == "index"} for some in ends]
             if offsets and set.intersection(*offsets):
                 self.moving.discard(name)  # it is the iteration index
         self._classes: dict[Any, Any] = {name: (_OPEN, self._initial(initial.get(name))) for name in self.moving}
@@ -100,7 +100,7 @@ class CarriedNumbers:
         match source[0]:
             case "constant":
                 return ("c", source[1], source[2])
-            case "turn":
+            case "index":
                 return ("t", source[1])
             case "name":
                 return ("v", self._classes[source[1]]) if source[1] in self.moving else None

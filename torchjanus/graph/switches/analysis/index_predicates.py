@@ -21,7 +21,7 @@ from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
 __all__ = ["ITERATION", "NUMBER", "IndexPredicate", "IndexPredicates"]
 
-ITERATION = ("turn",)  # source of a tensor that holds the iteration index
+ITERATION = ("index",)  # source of a tensor that holds the iteration index
 NUMBER = "number"  # source of a tensor that holds a number of the host: (NUMBER, token)
 
 _COMPARISONS = frozenset(("==", "!=", "<", "<=", ">", ">="))

@@ -306,7 +306,7 @@ class _IterationReader:
                 position, more = next(integers)
                 if more is not None:
                     indices.append((position, more))
-                    return ("turn", more)
+                    return ("index", more)
             if isinstance(value, TensorRef | Expr):
                 raise NotMergeable("branch-arms-differ", "an iteration picks a row by more than its index")
             return token_of(value)

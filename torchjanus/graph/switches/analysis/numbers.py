@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Form = Any  # ("take", position), ("fetch", variable, type, index) or ("apply", function, *forms)
-Source = tuple[Any, ...]  # ("constant", token, value), ("turn", offset), ("name", variable), ("made", form)
+Source = tuple[Any, ...]  # ("constant", token, value), ("index", offset), ("name", variable), ("made", form)
 KINDS = frozenset({"int", "float", "fetched", "number"})  # kinds of states
 HEAP = "heap"
 
@@ -187,7 +187,7 @@ class IterationNumbers:
         else:
             found.add(("constant", token_of(value), value))
         if type(value) is int:
-            found.add(("turn", value - self.iteration))
+            found.add(("index", value - self.iteration))
             found.update(("made", form) for form in self.sums.get(value, ()))
         return frozenset(found)
 

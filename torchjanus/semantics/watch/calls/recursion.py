@@ -34,8 +34,8 @@ from torchjanus.semantics.watch.calls.shared_reads import SharedReads, known_bef
 from torchjanus.semantics.watch.objects.finalization import Finalization
 from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, InvokeOp, Op, name_of
-from torchjanus.trace.around import around
 from torchjanus.trace.calls import TENSOR
+from torchjanus.trace.context_facts import context_facts
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import InstanceTest
 from torchjanus.trace.recipes import Constant, Number, TensorOf
@@ -143,7 +143,7 @@ class RecursiveCalls(Part):
     def _matched(self, call: RecursiveCall) -> tuple[frozenset[int], int, Any] | None:
         """Return the variants of the call and its inner calls, its own variant, and the structure of its result; None
         if it has to be watched."""
-        variant_matcher = self.recursions.variant_matcher(around(self.recording.trace.events))
+        variant_matcher = self.recursions.variant_matcher(context_facts(self.recording.trace.events))
         if variant_matcher is None:
             return None
         given = tuple(self._as_host(value) for name, value in call.bound.items() if name not in call.alike)

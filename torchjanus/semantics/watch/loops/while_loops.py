@@ -83,7 +83,7 @@ class WhileLoops(Part):
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         own = fn is len and at is not None and type(args[0]) is list and self.recording.owner(args[0]) is None
         loop = self._loop_on_length(args[0]) if own else None
-        if own and at.kind == "turning" and self._length is None:
+        if own and at.kind == "loop_test" and self._length is None:
             self._length = (at, fn, args, kwargs, result)
         elif loop is not None:
             number = loop.numbers[-1]  # recorded as a computation on the induction variable
