@@ -273,7 +273,7 @@ class Variant:
         return type(self._lifted[slot - len(known)]), self._lifted[slot - len(known)]
 
     def cut(self, varying_loops: frozenset[Place], folded: Mapping[Place, int], named: frozenset[Place]) -> None:
-        """Cut the computation into segments: at calls, at the iterations of ``varying_loops``, whose trip counts vary (so
+        """Cut the computation into segments: at calls, at the iterations of ``varying_loops`` (trip counts vary, so
         all iterations have one form), and around the sums at the places ``folded``, each with its carried operand. At
         the places ``named`` constants differ between variants and become slots."""
         cut_at = (varying_loops, dict(folded), named)
