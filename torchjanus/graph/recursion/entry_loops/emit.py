@@ -312,7 +312,7 @@ class EntryLoopRewriter(Renumbering):
                 memory=memory,
                 access_paths=access_paths,
                 kinds={self.numbers[n]: kind for n, kind in old.kinds.items() if n in self.numbers},
-                iterations=[
+                loop_instances=[
                     replace(one, starts=tuple(places[n] for n in one.starts), end=places[one.end])
                     for one in old.loop_instances
                     if outside(one.starts)

@@ -305,7 +305,7 @@ class _OutputListRewriter(Renumbering):
             tensors=tensors,
             memory=[*(old.memory[number] for number in self.kept), *(0 for _ in range(2 * len(self.lists)))],
             access_paths=access_paths,
-            iterations=iterations,
+            loop_instances=iterations,
             loop_records=reversed_loops,
             loops=[
                 replace(loop, starts=tuple(places[n] for n in loop.starts), end=places[loop.end]) for loop in old.loops
