@@ -60,6 +60,11 @@ REPLACED_IN_PACKAGE = {
     "story": "event log",
     "speaking": "rewriter",
     "patience": "learning policy",
+    "lying": "layout, alias",
+    "plains": "untraced computations",
+    "takers": "consumers, users",
+    "turning": "loop test, varying",
+    "thawing": "requires_grad",
 }
 # The same words in prose where they mean a thing of ours.
 PHRASES = {

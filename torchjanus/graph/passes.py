@@ -37,7 +37,7 @@ PASSES: tuple[PassList, ...] = (
 
 
 def passes_table() -> str:
-    """The passes as a table in Markdown."""
+    """Return the passes as a table in Markdown."""
     lines = ["| part | pass | from -> to | what it does | where |", "|---|---|---|---|---|"]
     for passes in PASSES:
         for one in passes.passes:

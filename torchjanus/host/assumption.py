@@ -71,7 +71,7 @@ class Assumption:
         raise NotImplementedError
 
     def access_paths(self) -> Iterable[AccessPath]:
-        """The reads that it depends on."""
+        """Return the reads that it depends on."""
         return ()
 
     def is_reached(self, args: Args, kwargs: Kwargs) -> bool:

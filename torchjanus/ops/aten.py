@@ -216,7 +216,7 @@ _NONE = Operator()
 
 
 def operator_of(target: Any) -> Operator:
-    """What is known of what a node calls; all properties are unset where that is no operator of a dispatcher."""
+    """Return what is known of what a node calls; all properties are unset where that is no operator of a dispatcher."""
     return _read(target) if isinstance(target, torch._ops.OpOverload) else _NONE
 
 
@@ -249,14 +249,14 @@ def _read(target: torch._ops.OpOverload) -> Operator:
 
 
 def in_place_form(target: Any) -> Any:
-    """The operator that writes over its first argument what this one gives; None where there is none."""
+    """Return the operator that writes over its first argument what this one gives; None where there is none."""
     found = _other_form(target, f"{operator_of(target).name}_")
     return found if found is not None and operator_of(found).writes == (_first(target),) else None
 
 
 def out_of_place_form(target: Any) -> Any:
-    """The operator that gives what this one writes over its first argument; None where there is none. Its arguments
-    have the same names, in another order perhaps."""
+    """Return the operator that gives what this one writes over its first argument; None where there is none. Its
+    arguments have the same names, in another order perhaps."""
     name = operator_of(target).name
     if not name.endswith("_") or name.endswith("__") or operator_of(target).writes != (_first(target),):
         return None
@@ -265,7 +265,7 @@ def out_of_place_form(target: Any) -> Any:
 
 
 def _other_form(target: Any, name: str) -> Any:
-    """The operator of that name with the same overload and arguments."""
+    """Return the operator of that name with the same overload and arguments."""
     namespace = getattr(torch.ops, target.namespace)
     packet, overload = getattr(namespace, name.rpartition("::")[2], None), target._overloadname
     if packet is None or keyword.iskeyword(overload) or overload not in packet.overloads():

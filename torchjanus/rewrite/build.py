@@ -162,7 +162,8 @@ def _with_hooks(found: Found, code: CodeType) -> tuple[Function, SiteTable]:
 
 
 def rewritten_source(fn: FunctionType) -> str:
-    """The rewritten form of ``fn`` as text, in which ``hook`` stands for the hook object. Raises SourceUnavailable."""
+    """Return the rewritten form of ``fn`` as text, in which ``hook`` stands for the hook object. Raises
+    SourceUnavailable."""
     node, _ = _with_hooks(find(fn), code_of(fn))
     return ast.unparse(node).replace(repr(HOOK), "hook")
 

@@ -106,7 +106,7 @@ class _Lifting(Walk):
             made.body.insert(0, place(ast.If(constant(False, where), [never], []), where))
 
     def own(self, body: list[ast.stmt], node: Function | None = None) -> set[str]:
-        """The function's own variables that these statements may set."""
+        """Return the function's own variables that these statements may set."""
         scope = self.scope if node is None else self._scopes[node]
         assert scope is not None
         elsewhere = scope.declared_nonlocal | scope.declared_global
@@ -177,7 +177,7 @@ class _Lifting(Walk):
         return place(ast.Name(LIFTED + name, ast.Load()), where)
 
     def names_of(self, body: list[ast.stmt], where: Location) -> ast.expr:
-        """The variables that these statements may set, as a constant."""
+        """Return the variables that these statements may set, as a constant."""
         return constant(tuple(sorted(map(self.mangled, self.own(body)))), where)
 
 

@@ -26,7 +26,7 @@ __all__ = ["Rep", "Stage", "StagedGraph", "stage", "staged"]
 
 
 def staged(fn: Callable[..., Any], *, backend: str = "replay") -> Callable[..., StagedGraph]:
-    """A function that takes what is known of the arguments of ``fn``, and returns its graph.
+    """Return a function that takes what is known of the arguments of ``fn``, and returns its graph.
 
     An argument that is a tensor stands for any tensor of its dtype and sizes; ``Rep`` says more of what is not known.
     Other arguments are what they are: the graph is made for them. Raises NotStaged where ``fn`` cannot be staged.
@@ -55,7 +55,7 @@ def staged(fn: Callable[..., Any], *, backend: str = "replay") -> Callable[..., 
 
 
 def _of_expressions(run: Callable[[str, list[torch.Tensor]], Callable[..., Any]]) -> Callable[[Graph], Run]:
-    """A back end that is given a graph's S-expressions, and the tensors that these name."""
+    """Return a back end that is given a graph's S-expressions, and the tensors that these name."""
 
     def make(graph: Graph) -> Run:
         made = run(expressions(graph), held_tensors(graph))
@@ -88,19 +88,21 @@ class StagedGraph:
         return self._program.graph
 
     def text(self) -> str:
-        """The graph's text form (see docs/staging.md)."""
+        """Return the graph's text form (see docs/staging.md)."""
         return print_graph(self.graph)
 
     def expressions(self) -> str:
-        """The graph as S-expressions (see docs/staging.md). Raises Unsupported for what they have no words for."""
+        """Return the graph as S-expressions (see docs/staging.md). Raises Unsupported for what they have no words
+        for."""
         return expressions(self.graph)
 
     def exported(self) -> torch.export.ExportedProgram:
-        """The graph as a program of ``torch.export``, for inference (see docs/staging.md). Raises Unsupported."""
+        """Return the graph as a program of ``torch.export``, for inference (see docs/staging.md). Raises
+        Unsupported."""
         return exported(self.graph)  # type: ignore[no-any-return]
 
     def onnx(self) -> Any:
-        """The graph as an ``onnx.ModelProto``, for inference (see docs/staging.md). Raises Unsupported."""
+        """Return the graph as an ``onnx.ModelProto``, for inference (see docs/staging.md). Raises Unsupported."""
         return onnx_model(self.graph)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:

@@ -8,14 +8,14 @@ __all__ = ["blank", "is_blank", "like"]
 
 
 def blank(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same kind without contents."""
+    """Return a tensor of the same kind without contents."""
     made = like(tensor)
     made.untyped_storage().resize_(0)
     return made.requires_grad_(tensor.requires_grad)
 
 
 def like(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same size in memory of its own, of any contents."""
+    """Return a tensor of the same size in memory of its own, of any contents."""
     with torch.no_grad():
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 

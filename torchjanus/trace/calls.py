@@ -21,7 +21,7 @@ TENSOR: Any = _Tensor()  # stands for a tensor among what a call is given: the h
 
 
 def parts_made(made: Any) -> Iterator[tuple[Any, Any]]:
-    """What a result that looks like this holds: the key or name of each part, and what that looks like."""
+    """Yield what a result that looks like this holds: the key or name of each part, and what that looks like."""
     match made:
         case ("tuple" | "list", *parts):
             yield from enumerate(parts)
@@ -30,11 +30,11 @@ def parts_made(made: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def entered_at(number: Any) -> AccessPath:
-    """Where a call finds what calls have counted before it. ``number``: by which they know the count."""
+    """Return where a call finds what calls have counted before it. ``number``: by which they know the count."""
     return AccessPath.parameter(f"{_COUNT}{number}")
 
 
 def count_of(access_path: AccessPath) -> int | None:
-    """Which count it is, if what is found there is one of those."""
+    """Return which count it is, if what is found there is one of those."""
     known = access_path.step is Step.PARAMETER and access_path.key.startswith(_COUNT)
     return int(access_path.key.removeprefix(_COUNT)) if known else None

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def _without_sizes(detail: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What is known of a tensor but for its sizes: generalising decides what to make of those."""
+    """Return what is known of a tensor but for its sizes: generalising decides what to make of those."""
     cls, dtype, shape, strides, *others = detail
     return (cls, dtype, len(shape), strides if isinstance(strides, str) else None, *others)
 

@@ -14,12 +14,12 @@ __all__ = ["added_up", "placed", "taken"]
 
 
 def added_up(rows: Sequence[torch.Tensor], start: Any = 0) -> torch.Tensor:
-    """What recursive calls have added up. Of a list to which they append it is the sum of its rows."""
+    """Return what recursive calls have added up. Of a list to which they append it is the sum of its rows."""
     return sum(rows, start)
 
 
 def taken(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """The rows at these places, none of which is out of range or comes twice: of a padded batch, packed."""
+    """Return the rows at these places, none of which is out of range or comes twice: of a padded batch, packed."""
     return rows.index_select(0, places)
 
 

@@ -30,7 +30,7 @@ _TOTAL: frozenset[Callable[..., Any]] = frozenset({
 
 
 def hazard(part: Apply) -> Apply | None:
-    """What must hold of the arguments for this operation not to raise, where that is simple to say."""
+    """Return what must hold of the arguments for this operation not to raise, where that is simple to say."""
     if part.func in (operator.truediv, operator.floordiv, operator.mod) and not isinstance(part.args[0], str):
         return Apply(operator.ne, (part.args[1], 0))
     if part.func is math.exp:

@@ -33,23 +33,23 @@ class TraceRewriter:
         self._applied: dict[int, Apply] = {}
 
     def tensor(self, number: int, after: int) -> int:
-        """What a tensor is called after so many operations of the old run."""
+        """Return the new number of a tensor, as used after so many operations of the old run."""
         return number
 
     def final(self, number: int) -> int:
-        """What it is called when the run is over."""
+        """Return the new number of a tensor at the end of the run."""
         return number
 
     def position(self, after: int) -> int:
-        """So many operations of the old run, in the new one."""
+        """Return how many operations of the new run correspond to so many of the old one."""
         return after
 
     def operation(self, op: Op, after: int) -> Op:
-        """An operation. ``after``: how many there were before it."""
+        """Return the operation rewritten. ``after``: the number of operations before it."""
         return replace(op, args=self.values(op.args, after), kwargs=self.values(op.kwargs, after))
 
     def event(self, event: Any, after: int) -> Any:
-        """An event, and its recipes."""
+        """Return the event rewritten, and rewrite its recipes."""
         made = event
         if isinstance(event, Op):
             made = self.operation(event, after)
@@ -71,14 +71,14 @@ class TraceRewriter:
         return made
 
     def values(self, value: Any, after: int) -> Any:
-        """The arguments of an operation."""
+        """Return the arguments of an operation, rewritten."""
         if isinstance(value, TensorRef):
             return TensorRef(self.tensor(value.number, after))
         made = map_parts(value, lambda part: self.values(part, after))
         return self.expr(value) if made is value else made
 
     def expr(self, expr: Any) -> Any:
-        """An expression."""
+        """Return the expression rewritten; the same object if nothing changes."""
         if isinstance(expr, Fetch | Size):
             ref, after = self.tensor(expr.ref, expr.after), self.position(expr.after)
             return expr if (ref, after) == (expr.ref, expr.after) else replace(expr, ref=ref, after=after)
@@ -89,7 +89,7 @@ class TraceRewriter:
         return expr
 
     def applied(self, expr: Apply, args: tuple[Any, ...]) -> Apply:
-        """The same object for the same part, by which parts of expressions are known."""
+        """Return ``expr`` with other arguments, one object for each old one: expressions are compared by identity."""
         if id(expr) not in self._applied:
             self._applied[id(expr)] = Apply(expr.func, args)
         return self._applied[id(expr)]
@@ -99,11 +99,11 @@ class TraceRewriter:
         self._applied = {}
 
     def held(self, value: Any) -> Any:
-        """What a variable that holds no tensor is between iterations."""
+        """Return the description of a variable without tensor (see ``LoopSnapshots.states``), rewritten."""
         return (value[0], self.expr(value[1])) if value[0] in ("fetched", "number") else value
 
     def token(self, token: Any) -> Any:
-        """The token of a fetch or a size."""
+        """Return the token of a fetch or a size, rewritten."""
         if token[0] == "fetch":
             return (token[0], self.tensor(token[1], token[2]), self.position(token[2]), *token[3:])
         if token[0] == "size":
@@ -111,14 +111,14 @@ class TraceRewriter:
         return token
 
     def _pinned(self, token: Any) -> Any:
-        """The token of an expression that was pinned."""
+        """Return the token of a specialised expression, rewritten."""
         if not isinstance(token, tuple):
             return token
         is_size = len(token) == 4 and token[0] == "size" and all(isinstance(part, int) for part in token[1:])
         return self.token(token) if is_size else tuple(map(self._pinned, token))
 
     def recipe(self, recipe: Any) -> Any:
-        """The recipe of what leaves the call."""
+        """Return the recipe rewritten."""
         if isinstance(recipe, TensorOf):
             return replace(recipe, ref=TensorRef(self.final(recipe.ref.number)))
         if isinstance(recipe, TensorAt):
@@ -134,9 +134,9 @@ class TraceRewriter:
     def moved(
         self, begins: Sequence[int] | Callable[[int, int], int], ends: Sequence[int] | None = None
     ) -> dict[str, Any]:
-        """What the run says of where among its events things are, for ``made``. ``begins``: by position, where what
-        begins or happens there is now; it may depend on where the loop ends that begins there. ``ends``: by position,
-        where a loop that ends there ends now, unless that is the same."""
+        """Return the fields of the trace that refer to positions of events, with the new positions, for ``made``.
+        ``begins``: old position -> new position of what begins or happens there; as a function, also of the end of the
+        loop that begins there. ``ends``: old position -> new position of a loop's end, if it differs."""
         if not callable(begins):
             table, ends = begins, begins if ends is None else ends
             return self.moved(lambda position, end: table[position], ends)
@@ -180,9 +180,9 @@ class TraceRewriter:
         step: Callable[[int, Any, int], Iterable[Any]],
         ahead: Callable[[int], Iterable[Any]] = lambda position: (),
     ) -> tuple[list[Any], list[int], list[int]]:
-        """The events of the new run; by position in the old one, the end included, where what is inserted there begins;
-        and where the event itself does. ``step(position, event, after)`` gives what takes the place of an event, and
-        ``ahead(position)`` what is inserted before it."""
+        """Return the events of the new run, and two tables by position in the old run (its end included): where what is
+        inserted before the event begins, and where the event itself begins. ``step(position, event, after)`` returns
+        the events in the place of one, ``ahead(position)`` those that are inserted before it."""
         events: list[Any] = []
         inserted: list[int] = []
         begins: list[int] = []
@@ -197,7 +197,7 @@ class TraceRewriter:
         return events, inserted, begins
 
     def made(self, events: list[Any], **changes: Any) -> Trace:
-        """The new run."""
+        """Return the new run."""
         old = self.old
         fetched = {self.token(token): value for token, value in old.fetched.items()}
         changes.setdefault("outline", None)  # it refers to the events as they were
@@ -216,13 +216,13 @@ class AddingRewriter(TraceRewriter):
         self.tensors, self.kinds = list(old.tensors), dict(old.kinds)
 
     def new(self, size: tuple[int, ...], dtype: torch.dtype) -> int:
-        """The number of one more tensor, of at most one dimension."""
+        """Return the number of one more tensor, of at most one dimension."""
         self.tensors.append(None)
         self.kinds[len(self.tensors) - 1] = (size, (1,) * len(size), dtype, torch.device("cpu"), False)
         return len(self.tensors) - 1
 
     def made(self, events: list[Any], **changes: Any) -> Trace:
-        """The new run, in which each tensor that was added has memory of its own."""
+        """Return the new run, in which each tensor that was added has memory of its own."""
         old = self.old
         memory, new = max(old.memory, default=0) + 1, len(self.tensors) - len(old.tensors)
         whole = [*old.memory, *(memory + n for n in range(new))] if old.memory else []

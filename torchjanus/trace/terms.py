@@ -24,7 +24,7 @@ class TensorRef:
 
 
 def symbol_token(value: Any) -> Any:
-    """The token of an argument structure whose leaves are TensorRefs, expressions and constants."""
+    """Return the token of an argument structure whose leaves are TensorRefs, expressions and constants."""
     return tree_token(value, _leaf_token)
 
 
@@ -35,17 +35,17 @@ def _leaf_token(value: Any) -> Any:
 
 
 def key_token(key: Any) -> Any:
-    """The token of a key."""
+    """Return the token of a key."""
     return key.expr.token if isinstance(key, Traced) else token_of(key)
 
 
 def if_chosen(chosen: bool) -> tuple[str, ...]:
-    """What is added to the token of what may not be done at all."""
+    """Return what is added to the token of what may not be done at all."""
     return ("chosen",) if chosen else ()
 
 
 def text_of(value: Any) -> str:
-    """How a person would write it, in short."""
+    """Return how a person would write it, in short."""
     if isinstance(value, Traced):
         return str(value.expr)
     if isinstance(value, tuple | list):

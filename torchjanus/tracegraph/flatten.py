@@ -17,7 +17,7 @@ __all__ = ["flatten"]
 
 
 def flatten(graph: Graph) -> Trace:
-    """The flat trace: its tokens are those of the trace of which the tree was made."""
+    """Return the flat trace: its tokens are those of the trace of which the tree was made."""
     return _Flattening(graph).trace
 
 
@@ -114,7 +114,7 @@ class _Flattening:
 
 
 def _values(graph: Graph) -> list[Value]:
-    """All values that are named in the graph."""
+    """Return all values that are named in the graph."""
     found = [given.value for given in graph.inputs]
     for node in walk(graph.body):
         operands = (node.outs, tuple(one for _, one in node.fields), node.recipes or ())

@@ -148,7 +148,7 @@ class Node:
     call: Graph | None = None  # of a recursive call: what it did
 
     def get(self, name: str) -> Any:
-        """The operand of this name, None if there is none."""
+        """Return the operand of this name, None if there is none."""
         return next((operand for one, operand in self.fields if one == name), None)
 
 
@@ -199,7 +199,7 @@ def is_merged(node: Node) -> bool:
 
 
 def walk(block: Block) -> Iterator[Node]:
-    """All nodes of a block and of the blocks in it, in the order of the text."""
+    """Yield all nodes of a block and of the blocks in it, in the order of the text."""
     for node in block.nodes:
         yield node
         for inner in node.blocks:
@@ -207,7 +207,7 @@ def walk(block: Block) -> Iterator[Node]:
 
 
 def refs_in(operand: Any) -> Iterator[Ref]:
-    """All uses of values in an operand, or in a sequence of operands."""
+    """Yield all uses of values in an operand, or in a sequence of operands."""
     match operand:
         case Ref():
             yield operand

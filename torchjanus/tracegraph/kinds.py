@@ -104,7 +104,7 @@ RECORDS: dict[str, type] = {
 
 
 def defaults_of(cls: type) -> dict[str, Any]:
-    """The fields of a dataclass that have a default, with it."""
+    """Return the fields of a dataclass that have a default, with it."""
     found = {}
     for one in dataclasses.fields(cls):
         if one.default is not dataclasses.MISSING:

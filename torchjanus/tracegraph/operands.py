@@ -58,7 +58,7 @@ class Lifter:
         return Const(value)
 
     def live(self, value: Any) -> Operand:
-        """An object of the program, or a number of it."""
+        """Return an object of the program, or a number of it."""
         if isinstance(value, Traced):
             return Record("traced", (("value", Const(plain(value))), ("expr", self.number(value.expr))))
         return Const(value)
@@ -66,7 +66,7 @@ class Lifter:
     def fields(
         self, value: Any, defaults: dict[str, Any], live: tuple[str, ...] = (), leave: tuple[str, ...] = ()
     ) -> tuple[tuple[str, Operand], ...]:
-        """The fields of plain data that differ from their defaults."""
+        """Return the fields of plain data that differ from their defaults."""
         found = []
         for one in dataclasses.fields(value):
             part = getattr(value, one.name)
@@ -123,7 +123,7 @@ class Lowerer:
 
 
 def _made_of(cls: Any, items: tuple[Any, ...]) -> Any:
-    """An object of a class of sequences."""
+    """Return an object of a class of sequences."""
     if cls is torch.Size or not issubclass(cls, tuple):
         return cls(items)
     return tuple.__new__(cls, items)

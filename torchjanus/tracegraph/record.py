@@ -45,7 +45,7 @@ _DEFAULTS = {cls: defaults_of(cls) for cls in EVENTS}
 
 
 def tree_of(trace: Trace, name: str = "step") -> Graph:
-    """The run as a tree. Without an outline it has no loops and switches."""
+    """Return the run as a tree. Without an outline it has no loops and switches."""
     return _Building(trace, name).graph
 
 
@@ -164,7 +164,8 @@ class _Building:
         self.ops += 1
 
     def _relied(self, event: Any, kind: str, fields: tuple[tuple[str, Operand], ...]) -> Node:
-        """A fact of the heap before the call: it is one of a set, and the node says where it was first relied on."""
+        """Return a fact of the heap before the call: it is one of a set, and the node says where it was first relied
+        on."""
         fact = self.facts.get(event.token)
         if fact is None or fact.fields != fields:
             fact = self.facts[event.token] = Fact(len(self.graph.facts), kind, fields, event.place)
@@ -187,8 +188,8 @@ class _Building:
         return Ref(value, self.versions[value.alias])
 
     def _at(self, number: int, made: bool = False) -> Value:
-        """The value of a tensor. Those with smaller numbers that no node has named were met here. ``made``: the last
-        node has made it, if it is new."""
+        """Return the value of a tensor. Those with smaller numbers that no node has named were met here. ``made``: the
+        last node has made it, if it is new."""
         while len(self.tensors) <= number:
             new = len(self.tensors)
             value = self._meet()

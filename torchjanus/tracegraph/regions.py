@@ -59,12 +59,12 @@ class Regions:
         self._frames.append(_Frame(call.blocks[0]))
 
     def leave(self) -> Node:
-        """The function has returned or raised: its call."""
+        """Leave a function, which has returned or raised, and return its call."""
         self._frames.pop()
         return self.block.nodes[-1]
 
     def at(self, site: Site) -> None:
-        """A hook was called at this site."""
+        """Note that a hook was called at this site."""
         frame = self._frames[-1]
         if not self._is_of(frame, site):
             return
@@ -149,5 +149,5 @@ def _block_in(node: Node, role: str) -> Block:
 
 
 def place_of_site(site: Site) -> Place:
-    """Where a site stands, as events say it."""
+    """Return where a site stands, as events say it."""
     return Place(site.file, site.line, site.column, site.function)

@@ -47,7 +47,8 @@ def verify(graph: Graph) -> None:
 
 
 def broken_rules(graph: Graph, functions: dict[str, Graph] | None = None) -> Iterator[str]:
-    """Where the tree breaks a rule, and which. ``functions``: the graph functions that it may apply, if not its own."""
+    """Yield where the tree breaks a rule, and which. ``functions``: the graph functions that it may apply, if not its
+    own."""
     yield from _Checking(graph).run()
     named = {one.name: one for one in graph.functions}
     if len(named) < len(graph.functions):
@@ -105,7 +106,7 @@ class _Checking:
             self.known[value] = False
 
     def _merged(self, node: Node) -> Iterator[str]:
-        """The blocks of a merged region: each sees what was there before the region, and its parameters."""
+        """Yield the blocks of a merged region: each sees what was there before the region, and its parameters."""
         outside = dict(self.known)
         for block in node.blocks:
             self.known = {**outside, **{param.value: True for param in block.params}}

@@ -25,8 +25,8 @@ _given: dict[str, Callable[..., Any]] = {}  # the user's own, by the names of th
 
 
 def executor_of(backend: str | Callable[..., Any]) -> str:
-    """The name of the executor that uses a back end: one of torchjanus's own, of ``torch._dynamo.list_backends()``, or
-    a function. Raises Unsupported if there is none of this name."""
+    """Return the name of the executor that uses a back end: one of torchjanus's own, of
+    ``torch._dynamo.list_backends()``, or a function. Raises Unsupported if there is none of this name."""
     if isinstance(backend, str):
         if backend in ("auto", "replay", "inductor"):
             return backend
@@ -43,7 +43,7 @@ def executor_of(backend: str | Callable[..., Any]) -> str:
 
 
 def backend_named(executor: str) -> Callable[..., Any]:
-    """The back end that an executor of this name uses. Raises Unsupported."""
+    """Return the back end that an executor of this name uses. Raises Unsupported."""
     known = _given.get(executor)
     if known is not None:
         return known

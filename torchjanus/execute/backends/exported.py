@@ -28,9 +28,9 @@ _OPTIONAL = {"onnx": "to make and check models", "onnxscript": "by which torch.o
 
 
 def exported(graph: Graph, *, flat: bool = False) -> Any:
-    """The graph as a ``torch.export.ExportedProgram``. It takes the arguments that are not known, in their order:
-    tensors, and numbers as tensors of no dimensions (int64, float64, bool). ``flat``: it returns a tuple of tensors.
-    Raises Unsupported."""
+    """Return the graph as a ``torch.export.ExportedProgram``. It takes the arguments that are not known, in their
+    order: tensors, and numbers as tensors of no dimensions (int64, float64, bool). ``flat``: it returns a tuple of
+    tensors. Raises Unsupported."""
     module = Exportable(graph, flat)
     sizes = _Sizes()
     examples = tuple(sizes.example(one.value) for one in module.given)
@@ -74,8 +74,8 @@ def run_exported(graph: Graph) -> Run:
 
 
 def onnx_model(graph: Graph) -> Any:
-    """The graph as an ``onnx.ModelProto``, its inputs as ``exported`` has them. Raises Unsupported, also where the
-    packages that it takes are not installed."""
+    """Return the graph as an ``onnx.ModelProto``, its inputs as ``exported`` has them. Raises Unsupported, also where
+    the packages that it takes are not installed."""
     for name, use in _OPTIONAL.items():
         _imported(name, use)
     program = exported(graph, flat=True)
@@ -137,7 +137,7 @@ def _around(graph: Graph, call: Callable[[list[Tensor]], list[Any]]) -> Run:
 
 
 def _filled(operand: Operand, leaves: Any) -> Any:
-    """The result that an operand describes, of tensors in the order of its uses of values."""
+    """Return the result that an operand describes, of tensors in the order of its uses of values."""
     match operand:
         case Ref(value=value):
             found = next(leaves)

@@ -169,7 +169,7 @@ class _Running:
             env[ref.value] = one
 
     def with_numbers(self, env: Env, function: Any, args: Any, kwargs: Any, out: Any) -> Any:
-        """An operation of which some operands are numbers that are not known."""
+        """Return an operation of which some operands are numbers that are not known."""
         operands = list(args.items)
         given = [self.operand(env, one) for one in operands]
         tensors = [one for one, of in zip(given, operands, strict=True) if isinstance(of, Ref) and of.value.is_tensor]
@@ -238,7 +238,7 @@ class _Running:
         env.update(zip(outs, found[is_counted:], strict=True))
 
     def left(self, env: Env, yields: Sequence[Operand], types: Sequence[Value]) -> tuple[Tensor, ...]:
-        """What a region leaves: tensors of its own, of the dtypes that its results have."""
+        """Return what a region leaves: tensors of its own, of the dtypes that its results have."""
         return tuple(
             self.leaf(self.operand(env, one), wanted.type) for one, wanted in zip(yields, types, strict=True)
         )  # fmt: skip
@@ -288,7 +288,7 @@ class _Running:
 
 
 def _taken(node: Node, env: Env) -> list[Value]:
-    """The values of around a region that are used in it."""
+    """Return the values of around a region that are used in it."""
     own = {out.value for inner in node.blocks for one in walk(inner) for out in one.outs}
     own |= {param.value for block in node.blocks for param in block.params}
     own |= {

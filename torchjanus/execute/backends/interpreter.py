@@ -23,7 +23,7 @@ Call = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 def interpreted(graph: Graph) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """A function that runs the graph on arguments and keyword arguments."""
+    """Return a function that runs the graph on arguments and keyword arguments."""
     calls: dict[str, Call] = {}
     for one in graph.functions:
         calls[one.name] = _function(one, calls)
@@ -39,7 +39,7 @@ def interpreted(graph: Graph) -> Callable[[tuple[Any, ...], dict[str, Any]], Any
 
 
 def read_input(path: Path, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The value of an input."""
+    """Return the value of an input."""
     assert isinstance(path.key, Const)
     key = path.key.value
     match path.step:
@@ -70,7 +70,7 @@ def _function(graph: Graph, calls: dict[str, Call]) -> Call:
 
 
 def _operand(operand: Operand) -> Get:
-    """A function from what is known to an operand's value."""
+    """Return a function from what is known to an operand's value."""
     match operand:
         case Ref(value=value):
             number = value.id

@@ -41,7 +41,7 @@ _ELEMENTWISE = frozenset(
 
 
 def computed(function: Any, args: Sequence[Any], kind: str) -> Tensor:
-    """The number of class ``kind`` that a function gives. Raises Unsupported."""
+    """Return the number of class ``kind`` that a function gives. Raises Unsupported."""
     if not all(isinstance(one, Tensor | int | float) for one in args):
         raise _unknown(function)
     made: Any = None
@@ -99,8 +99,8 @@ def _like_numbers(args: Sequence[Any], kind: str = "int") -> list[Tensor]:
 
 
 def given_to_torch(function: Any, number: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """A number as an operand of an operator on tensors: of a dtype for which the result is that of a Python number.
-    Raises Unsupported."""
+    """Return a number as an operand of an operator on tensors: of a dtype for which the result is that of a Python
+    number. Raises Unsupported."""
     if getattr(function, "__name__", "") not in _ELEMENTWISE:
         raise Unsupported(
             f"an exported graph has no {getattr(function, '__name__', function)}() of a number that is not known"
@@ -115,7 +115,7 @@ def given_to_torch(function: Any, number: Tensor, tensors: Sequence[Tensor]) -> 
 
 
 def selected(function: Any, args: Sequence[Any], numbers: Sequence[int]) -> Tensor | None:
-    """An element at an index that is not known; None for other operations."""
+    """Return an element at an index that is not known; None for other operations."""
     if getattr(function, "__name__", "") != "select" or list(numbers) != [2] or len(args) != 3:
         return None
     tensor, dim, index = args

@@ -150,7 +150,7 @@ def _counted(node: Node, ask: Ask) -> Elements | None:
 
 
 def _added(node: Node, ask: Ask) -> Elements | None:
-    """A number added to elements of intervals."""
+    """Return a number added to elements of intervals."""
     one, other = node.args[0], end_of(node.args[1])
     if not isinstance(one, Node) or other is None or node.kwargs.get("alpha", 1) != 1:
         return None
@@ -201,7 +201,7 @@ def _rest(node: Node, ask: Ask) -> Elements | None:
 
 
 def _place(node: Node, ask: Ask | None = None) -> Elements | None:
-    """The positions of the largest or smallest elements, or of all in order."""
+    """Return the positions of the largest or smallest elements, or of all in order."""
     given = {"dim": -1, **named(node)} if operator_of(node.target).finds else named(node)
     of = given["self"].meta["val"]
     size = of.numel() if given.get("dim") is None else of.size(given["dim"]) if of.dim() else 1

@@ -237,7 +237,7 @@ def any_of(*parts: Any) -> bool:
 
 @functools.cache
 def _host() -> tuple[tuple[Any, Callable[..., Any]], ...]:
-    """How the host computes the functions of sympy and torch."""
+    """Return how the host computes the functions of sympy and torch."""
     return (
         (sympy.Eq, operator.eq), (sympy.Ne, operator.ne), (sympy.Le, operator.le), (sympy.Lt, operator.lt), (sympy.Ge,
         operator.ge), (sympy.Gt, operator.gt), (sympy.And, all_of), (sympy.Or, any_of), (sympy.Not, operator.not_),

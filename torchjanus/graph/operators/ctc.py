@@ -28,7 +28,7 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> torch.Tensor:
-    """The replacement for ``torch.nn.functional.ctc_loss``."""
+    """Return the replacement for ``torch.nn.functional.ctc_loss``."""
     if log_probs.device.type != "cpu" or reduction not in _REDUCTIONS:
         return torch.nn.functional.ctc_loss(
             log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity

@@ -27,7 +27,7 @@ def _plain(*tensors: Any) -> bool:
 
 
 def masked_fill(input: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
-    """The replacement for ``torch.masked_fill``."""
+    """Return the replacement for ``torch.masked_fill``."""
     if _plain(value, input, mask):
         return torch.masked_fill(input, mask, value)
     made: torch.Tensor = _MaskedFill.apply(input, mask, value, False)  # type: ignore[no-untyped-call]
@@ -35,7 +35,7 @@ def masked_fill(input: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Te
 
 
 def masked_fill_(input: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
-    """The replacement for ``Tensor.masked_fill_``."""
+    """Return the replacement for ``Tensor.masked_fill_``."""
     if _plain(value, input, mask):
         return input.masked_fill_(mask, value)
     made: torch.Tensor = _MaskedFill.apply(input, mask, value, True)  # type: ignore[no-untyped-call]
@@ -43,7 +43,7 @@ def masked_fill_(input: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.T
 
 
 def prod(input: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
-    """The replacement for ``torch.prod``."""
+    """Return the replacement for ``torch.prod``."""
     where = () if dim is None else (dim, keepdim)
     if _plain(input) or input.dim() == 0 or not isinstance(dim, int | None):
         return torch.prod(input, *where, dtype=dtype)
@@ -51,12 +51,12 @@ def prod(input: torch.Tensor, dim: Any = None, keepdim: bool = False, *, dtype: 
 
 
 def maximum(input: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
-    """The replacement for ``torch.max``."""
+    """Return the replacement for ``torch.max``."""
     return _extremum(torch.max, input, args, kwargs)
 
 
 def minimum(input: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
-    """The replacement for ``torch.min``."""
+    """Return the replacement for ``torch.min``."""
     return _extremum(torch.min, input, args, kwargs)
 
 

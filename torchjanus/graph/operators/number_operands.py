@@ -68,7 +68,7 @@ def add(x: torch.Tensor, y: torch.Tensor, *, alpha: torch.Tensor) -> torch.Tenso
 
 
 def add_(x: torch.Tensor, y: torch.Tensor, *, alpha: torch.Tensor) -> torch.Tensor:
-    """The in-place form of ``add``."""
+    """Return the in-place form of ``add``."""
     return x.addcmul_(y, _scale(alpha, x, y))
 
 
@@ -78,7 +78,7 @@ def sub(x: torch.Tensor, y: torch.Tensor, *, alpha: torch.Tensor) -> torch.Tenso
 
 
 def sub_(x: torch.Tensor, y: torch.Tensor, *, alpha: torch.Tensor) -> torch.Tensor:
-    """The in-place form of ``sub``."""
+    """Return the in-place form of ``sub``."""
     return x.addcmul_(y, -_scale(alpha, x, y))
 
 
@@ -88,7 +88,7 @@ def addcmul(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: torch.T
 
 
 def addcmul_(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: torch.Tensor) -> torch.Tensor:
-    """The in-place form of ``addcmul``."""
+    """Return the in-place form of ``addcmul``."""
     return x.addcmul_(y * _beside(value, x, y, z), z)
 
 
@@ -98,7 +98,7 @@ def addcdiv(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: torch.T
 
 
 def addcdiv_(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: torch.Tensor) -> torch.Tensor:
-    """The in-place form of ``addcdiv``."""
+    """Return the in-place form of ``addcdiv``."""
     return x.addcdiv_(y * _beside(value, x, y, z), z)
 
 
@@ -108,7 +108,7 @@ def lerp(x: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tens
 
 
 def lerp_(x: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The in-place form of ``lerp``."""
+    """Return the in-place form of ``lerp``."""
     return x.lerp_(end, _beside(weight, x, end))
 
 

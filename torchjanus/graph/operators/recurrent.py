@@ -210,7 +210,8 @@ def _backward(
 
 
 def autograd_within() -> Any:
-    """A context in which autograd records, although the dispatcher excludes it within an operator's implementation."""
+    """Return a context in which autograd records, although the dispatcher excludes it within an operator's
+    implementation."""
     excluded = torch._C._dispatch_tls_local_exclude_set()
     for key in (torch._C.DispatchKey.AutogradCPU, torch._C.DispatchKey.ADInplaceOrView):
         excluded = excluded.remove(key)

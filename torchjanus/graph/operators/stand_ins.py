@@ -181,7 +181,7 @@ def _getitem(tensor: torch.Tensor, index: Any) -> torch.Tensor:
 def _lstm_cell(
     x: torch.Tensor, state: Any, weight_x: Any, weight_h: Any, bias_x: Any = None, bias_h: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The operations of torch's cells, whose C++ code specialises sizes."""
+    """Return the operations of torch's cells, whose C++ code specialises sizes."""
     h, c = state
     linear = torch.nn.functional.linear
     gates = linear(h, weight_h, bias_h).add_(linear(x, weight_x, bias_x))

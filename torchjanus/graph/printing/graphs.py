@@ -8,7 +8,7 @@ __all__ = ["graph_text"]
 
 
 def graph_text(graph: torch.fx.Graph | torch.fx.GraphModule) -> str:
-    """The code of a graph, an operation a line, each with the type of its value."""
+    """Return the code of a graph, an operation a line, each with the type of its value."""
     graph = graph.graph if isinstance(graph, torch.fx.GraphModule) else graph
     operations = sum(node.op == "call_function" for node in graph.nodes)
     lines = graph.python_code("self", verbose=True).src.splitlines()

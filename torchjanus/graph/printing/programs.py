@@ -13,7 +13,7 @@ __all__ = ["program_text"]
 
 
 def program_text(program: Program) -> str:
-    """The program, a call a line."""
+    """Return the program, a call a line."""
     return "\n".join(_lines(program)) + "\n"
 
 
@@ -78,7 +78,7 @@ def _calls(program: Program, bodies: list[tuple[str, Program]]) -> Iterator[str]
 
 
 def _between(program: Program) -> dict[int, list[str]]:
-    """What is done before the call with this number."""
+    """Return what is done before the call with this number."""
     found: dict[int, list[str]] = defaultdict(list)
     for assertion in program.assertions:
         found[assertion.after].append(f"    assert bool({assertion.ref}) is {assertion.expected}")
@@ -89,7 +89,7 @@ def _between(program: Program) -> dict[int, list[str]]:
 
 
 def _name_of(func: Any, bodies: list[tuple[str, Program]]) -> str:
-    """How the function is called here. Programs in it are added to ``bodies``."""
+    """Return how the function is called here. Programs in it are added to ``bodies``."""
     body = getattr(func, "body", None)
     if isinstance(body, Program):
         name = f"{type(func).__name__.lower()}_{len(bodies)}"

@@ -46,7 +46,8 @@ def function_name(func: Any) -> str:
 
 
 def value_text(value: Any) -> str:
-    """An argument: numbered values by their names, containers by their elements, other objects by their class."""
+    """Return an argument: numbered values by their names, containers by their elements, other objects by their
+    class."""
     if isinstance(value, torch.Tensor):
         return f"<{tensor_type(value)}>"
     if isinstance(value, list | tuple):

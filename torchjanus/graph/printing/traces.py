@@ -18,7 +18,7 @@ __all__ = ["event_lines", "trace_text"]
 
 
 def trace_text(trace: Trace) -> str:
-    """The run, an event a line."""
+    """Return the run, an event a line."""
     return "\n".join(_lines(trace)) + "\n"
 
 
@@ -56,7 +56,8 @@ def _event(trace: Trace, event: Any) -> Iterator[str]:
 
 
 def event_lines(event: Any, recipes: Sequence[Any]) -> Iterator[str]:
-    """An event that is no operation. ``recipes``: those of what it lets out; of several writes one after the other."""
+    """Yield an event that is no operation. ``recipes``: those of what it lets out; of several writes one after the
+    other."""
     given = recipes[:-1] if getattr(event, "chosen", False) else recipes
     if isinstance(event, HeapRead) and isinstance(event.value, torch.Tensor):
         yield f"read   {event.access_path} -> {tensor_type(event.value)}"

@@ -142,7 +142,7 @@ class Emitter:
         self.source.flush()
 
     def _given(self) -> Iterator[AccessPath]:
-        """The access paths, as of before the call, of what the graph is given."""
+        """Return the access paths, as of before the call, of what the graph is given."""
         fresh = [o for o, t in zip(self.plan.access_paths, self.plan.pinned, strict=True) if t is None]
         return (o for o in (*self.plan.varying, *fresh) if not o.waits_for and not o.is_grown)
 

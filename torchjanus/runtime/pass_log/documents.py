@@ -26,7 +26,7 @@ __all__ = ["commit_text", "guards_text", "rewritten_text", "source_text", "tree_
 
 
 def source_text(fn: Any) -> str:
-    """The function as it is written."""
+    """Return the function as it is written."""
     try:
         return textwrap.dedent(inspect.getsource(_function(fn)))
     except (OSError, TypeError, Unsupported) as error:
@@ -34,7 +34,7 @@ def source_text(fn: Any) -> str:
 
 
 def rewritten_text(fn: Any) -> str:
-    """The function with a hook at each construct, as Python would write it."""
+    """Return the function with a hook at each construct, as Python would write it."""
     try:
         return rewritten_source(_function(fn)) + "\n"
     except (SourceUnavailable, SyntaxError, Unsupported) as error:
@@ -46,7 +46,7 @@ def _function(fn: Any) -> Any:
 
 
 def tree_text(trace: Trace, name: str) -> str:
-    """The run as a tree, or why it is none: it is shown beside what graphs are made of."""
+    """Return the run as a tree, or why it is none: it is shown beside what graphs are made of."""
     try:
         graph = tree_of(trace, name)
         verify(graph)
@@ -56,7 +56,8 @@ def tree_text(trace: Trace, name: str) -> str:
 
 
 def guards_text(assumptions: tuple[Assumption, ...]) -> str:
-    """The assumptions that are checked before the graph runs, one a line, each with the line that relies on it."""
+    """Return the assumptions that are checked before the graph runs, one a line, each with the line that relies on
+    it."""
     lines = []
     for one in assumptions:
         place = "" if one.place == NOWHERE else f"  # {one.place}"
@@ -65,7 +66,7 @@ def guards_text(assumptions: tuple[Assumption, ...]) -> str:
 
 
 def commit_text(entry: Entry) -> str:
-    """What is written when all assertions hold, one write a line."""
+    """Return what is written when all assertions hold, one write a line."""
     return "\n".join(_commit(entry)) + "\n"
 
 

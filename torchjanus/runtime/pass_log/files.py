@@ -18,7 +18,7 @@ _reported = False
 
 
 def safe_name(name: str) -> str:
-    """The name with nothing in it that a file system may refuse, or take for a path."""
+    """Return the name with nothing in it that a file system may refuse, or take for a path."""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._")
     return name[:_LONGEST] or "function"
 

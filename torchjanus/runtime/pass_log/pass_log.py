@@ -54,7 +54,7 @@ class Record:
 
 
 def _harmless(method: Callable[Concatenate[PassLog, P], None]) -> Callable[Concatenate[PassLog, P], None]:
-    """A fault of a printer is reported, and ends the log; the step goes on."""
+    """Decorate a method of the log: a fault in it is reported and ends the log, and the step continues."""
 
     @functools.wraps(method)
     def tried(self: PassLog, /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -170,7 +170,7 @@ def _file(number: int, record: Record) -> str:
 
 
 def pass_log(name: str, place: Place, fn: Any) -> PassLog | None:
-    """A log for a function, if anybody has asked for one."""
+    """Return a log for a function, if anybody has asked for one."""
     folder = DUMP.given or ""
     return PassLog(name, place, fn, folder) if folder or _kept else None
 

@@ -123,7 +123,7 @@ def is_left_to_host(obj: Any, method: Any) -> bool:
 
 @functools.cache
 def _entered() -> frozenset[Any]:
-    """The methods of holders that are entered: those that only look, and what their properties return."""
+    """Return the methods of holders that are entered: those that only look, and what their properties return."""
     methods: set[Any] = set()
     for module in (argparse, data.dataset, data.sampler, data.dataloader, data.distributed):
         for cls in vars(module).values():

@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 def virtualize(fn: Callable[P, R], semantics: Semantics | None = None) -> Virtualized[P, R]:
-    """A callable that runs ``fn``, rewritten, under ``semantics`` (by default ``Imperative``: Python as it is).
+    """Return a callable that runs ``fn``, rewritten, under ``semantics`` (by default ``Imperative``: Python as it is).
 
     ``fn`` is a function, a method, a lambda, or any object with a ``__call__`` written in Python. Where it has no
     source, its first call raises SourceUnavailable: there is nothing to rewrite. Raises Unsupported if ``fn`` cannot

@@ -130,7 +130,8 @@ class RunRecord(Lifetimes, ContextVariables):
             self.trace.outline.entries.append((len(self.trace.events), number))
 
     def versions(self, parts: Iterable[Any]) -> list[tuple[torch.Tensor, int]]:
-        """The tensors among the arguments of an operation that is about to be made, and how often each was written."""
+        """Return the tensors among the arguments of an operation that is about to be made, and how often each was
+        written."""
         return [(part, version_of(part)) for part in parts if isinstance(part, torch.Tensor)]
 
     def note_writes(self, before: list[tuple[torch.Tensor, int]]) -> None:

@@ -36,7 +36,7 @@ __all__ = ["Builder", "bound"]
 
 
 def bound(value: Any, name: str) -> Any:
-    """The value of the variable ``name``, if the program has set it. Graphs call it."""
+    """Return the value of the variable ``name``, if the program has set it. Graphs call it."""
     if value is Unbound:
         raise UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
     return value
@@ -74,7 +74,7 @@ class Builder:
 
     @quiet
     def tensor(self, fake: torch.Tensor) -> Ref:
-        """A new value for a fake tensor."""
+        """Return a new value for a fake tensor."""
         storage = fake.untyped_storage()
         known = self.storages.get(storage._cdata)
         if known is None:
@@ -88,7 +88,7 @@ class Builder:
         return id(fake) in self.tensors
 
     def ref(self, fake: torch.Tensor, *, checked: bool = True) -> Ref:
-        """The use of a tensor, fake or real, at this point."""
+        """Return the use of a tensor, fake or real, at this point."""
         if not is_fake(fake):
             real, fake = fake, self.fakes.of(fake)
             if id(fake) not in self.tensors:
@@ -127,7 +127,7 @@ class Builder:
             value.ref = ref
 
     def operand(self, value: Any, *, checked: bool = True) -> Operand:
-        """A value of the run as an operand. Raises Refused for what no graph can hold."""
+        """Return a value of the run as an operand. Raises Refused for what no graph can hold."""
         if isinstance(value, torch.Tensor):
             return self.ref(value, checked=checked)
         if isinstance(value, StagedValue):

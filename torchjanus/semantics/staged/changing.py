@@ -36,7 +36,7 @@ class Changing(LiftedSemantics):
         self.refused: Refused | None = None  # the first change that was refused, though nobody may have got the error
 
     def at(self, site: Site) -> Loops:
-        """The program is at this site."""
+        """Note that the program is at this site, and return the staging."""
         self.staging.site = site
         return self.staging
 

@@ -122,7 +122,7 @@ class Flow(Operating):
         return staging.after(staging.iterations(iter(over), body, orelse), rest)
 
     def elements(self, at: Site, iterable: Any) -> Any:
-        """What a loop goes over: a StagedRange, or something with known elements."""
+        """Return what a loop goes over: a StagedRange, or something with known elements."""
         staging = self.at(at)
         if isinstance(iterable, StagedRange):
             return iterable

@@ -29,7 +29,7 @@ NOTHING = object()
 
 
 def contents_of(obj: Any) -> Any:
-    """What an object holds, such that ``restore`` can put it back; None if that is not known."""
+    """Return what an object holds, such that ``restore`` can put it back; None if that is not known."""
     if isinstance(obj, CellType):
         try:
             return (obj.cell_contents,)
@@ -76,7 +76,7 @@ MOST = 200_000  # objects that are looked at
 
 
 def reachable(roots: Iterable[Any]) -> set[int]:
-    """The ids of the objects that can be reached by attributes, elements and closures."""
+    """Return the ids of the objects that can be reached by attributes, elements and closures."""
     found: set[int] = set()
     waiting = list(roots)
     while waiting and len(found) < MOST:
@@ -106,7 +106,7 @@ def _is_of_program(cls: type) -> bool:
 
 
 def _behind(one: Any) -> Iterable[Any]:
-    """What a function, a method or an object of native code refers to."""
+    """Return what a function, a method or an object of native code refers to."""
     if isinstance(one, MethodType):
         return one.__self__, one.__func__
     if isinstance(one, FunctionType):
@@ -117,7 +117,7 @@ def _behind(one: Any) -> Iterable[Any]:
 
 
 def snapshot(roots: Iterable[Any]) -> dict[int, tuple[Any, ...]]:
-    """What the objects hold that can be reached, and the classes of the program among theirs."""
+    """Return what the objects hold that can be reached, and the classes of the program among theirs."""
     found: dict[int, tuple[Any, ...]] = {}
     waiting = list(roots)
     while waiting and len(found) < MOST:
@@ -143,7 +143,7 @@ def snapshot(roots: Iterable[Any]) -> dict[int, tuple[Any, ...]]:
 
 
 def changed(before: dict[int, tuple[Any, ...]]) -> Any:
-    """An object that holds something else now; None if there is none."""
+    """Return an object that holds something else now; None if there is none."""
     for one, contents, cls in before.values():
         if type(one) is not cls:
             return one
@@ -154,7 +154,8 @@ def changed(before: dict[int, tuple[Any, ...]]) -> Any:
 
 
 def _held(obj: Any) -> Any:
-    """What an object holds, also one that ``restore`` could not put back; of an iterator its position, as text."""
+    """Return what an object holds, also one that ``restore`` could not put back; of an iterator its position, as
+    text."""
     contents = contents_of(obj)
     if isinstance(obj, deque):
         return (*obj, *(contents or {}).values())
@@ -174,8 +175,8 @@ def _in_slots(obj: Any) -> Iterator[Any]:
 
 
 def _position(iterator: Iterator[Any]) -> str:
-    """What shows that an iterator has been advanced: of generators where they stand, of those of Python's containers
-    how much is left, of counters the next number. Methods of the program's own iterators are not called."""
+    """Return what shows that an iterator has been advanced: of generators where they stand, of those of Python's
+    containers how much is left, of counters the next number. Methods of the program's own iterators are not called."""
     if type(iterator).__module__ not in ("itertools", "builtins"):
         return ""
     frame = getattr(iterator, "gi_frame", None)
@@ -200,7 +201,7 @@ class Journal:
         self.before: dict[int, tuple[Any, Any]] = {}
 
     def note(self, obj: Any) -> bool:
-        """The object is about to be changed. False if it could not be put back."""
+        """Keep what an object holds that is about to be changed. Return False if it could not be put back."""
         if id(obj) not in self.before:
             contents = contents_of(obj)
             if contents is None:

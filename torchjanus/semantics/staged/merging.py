@@ -37,14 +37,14 @@ class Merging(Staging):
         self.copies: list[tuple[Any, ...]] = []  # objects that merging has made, each with those in whose place it is
 
     def copied(self, made: Any, *of: Any) -> Any:
-        """An object that is in the place of others from now on."""
+        """Note that ``made`` is in the place of the objects ``of`` from now on, and return it."""
         if not isinstance(made, tuple):
             self.copies.append((made, *of))
         return made
 
     def join(self, one: Any, other: Any, name: str) -> Any:
-        """A new value for what is either of two, not yet a value of the graph; the value itself if both are the same;
-        a Poison if there is none."""
+        """Return a new value for what is either of two, not yet a value of the graph; the value itself if both are the
+        same; a Poison if there is none."""
         if one is other or _alike(one, other):
             return one
         if isinstance(one, Poison):
@@ -71,7 +71,7 @@ class Merging(Staging):
         return self._container(one, other, name)
 
     def _unsure(self, known: Any, name: str) -> Any:
-        """What a variable holds that may not be set."""
+        """Return what a variable holds that may not be set."""
         if isinstance(known, torch.Tensor):
             fake = self.symbols(known)
             return self.fakes.joined(fake, fake)
@@ -104,7 +104,7 @@ class Merging(Staging):
         return self.different(name, _kind(one), _kind(other))
 
     def different(self, name: str, one: str, other: str) -> Poison:
-        """What a variable is that no graph can have."""
+        """Return what a variable is that no graph can have."""
         return Poison(self.refusal_of_difference(name, one, other))
 
     def refusal_of_difference(self, name: str, one: str, other: str) -> Refused:

@@ -153,7 +153,7 @@ class _Making:
         return graph
 
     def _input(self, type_: Any, path: Path) -> Any:
-        """The value that the program is given for an argument."""
+        """Return the value that the program is given for an argument."""
         if isinstance(type_, Rep):
             made = self.staging.fresh(type_.type)
             self.staging.builder.graph.inputs.append(Input(self.staging.ref_of(made).value, path))
@@ -233,7 +233,7 @@ class _Making:
         return any(one.name == name for one in self.definitions.values())
 
     def _key(self, value: Any, leaves: list[Any]) -> Any:
-        """What two arguments have in common if one graph function takes both; collects what is staged of it."""
+        """Return what two arguments have in common if one graph function takes both; collects what is staged of it."""
         staging = self.staging
         if isinstance(value, torch.Tensor):
             leaves.append(value)
@@ -305,7 +305,7 @@ class _Making:
         return builder.graph, stays
 
     def _parameter(self, value: Any) -> Any:
-        """A parameter for an argument, within the function that is being staged."""
+        """Return a parameter for an argument, within the function that is being staged."""
         staging = self.staging
         if is_staged(value):
             made = self._like(value)
@@ -318,7 +318,7 @@ class _Making:
         return value
 
     def _like(self, value: Any, *, bind: bool = True) -> Any:
-        """A new value like this one."""
+        """Return a new value like this one."""
         staging = self.staging
         if isinstance(value, torch.Tensor):
             fake = staging.symbols(value)
@@ -350,7 +350,7 @@ class _Making:
         return known is result
 
     def _wider(self, known: Any, result: Any) -> Any:
-        """What both the assumed and the found result are."""
+        """Return what both the assumed and the found result are."""
         if self._same(known, result):
             return known
         joined = self.staging.join(known, result, "what is returned")
@@ -359,7 +359,7 @@ class _Making:
         return joined
 
     def _returned(self, known: Any, result: Any) -> Iterator[Any]:
-        """What of a result is not known, as operands."""
+        """Yield what of a result is not known, as operands."""
         if is_staged(known):
             yield self.staging.operand(result)
         elif isinstance(known, tuple | list):
@@ -382,7 +382,7 @@ def _leaves(value: Any, into: list[Any]) -> None:
 
 
 def _type(value: Any) -> Any:
-    """The type of an argument by an example or by what was said of it; ordinary values are themselves."""
+    """Return the type of an argument by an example or by what was said of it; ordinary values are themselves."""
     if isinstance(value, Rep):
         return value
     if isinstance(value, torch.Tensor):

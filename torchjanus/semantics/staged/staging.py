@@ -68,7 +68,7 @@ class Staging:
 
     @quiet
     def fresh(self, type_: Any) -> Any:
-        """A new value of a type, which whoever asks has to bind: see ``ref_of``."""
+        """Return a new value of a type, which whoever asks has to bind: see ``ref_of``."""
         if isinstance(type_, TensorSpec):
             fake = self.fakes.like(type_)
             self.builder.tensor(fake)
@@ -76,7 +76,7 @@ class Staging:
         return self.made(type_)
 
     def made(self, type_: Any) -> Any:
-        """A new value that is no tensor."""
+        """Return a new value that is no tensor."""
         builder = self.builder
         match type_:
             case NumberType(kind):
@@ -100,7 +100,7 @@ class Staging:
         return found
 
     def type_of(self, value: Any) -> Any:
-        """The type of a staged value, or of a number."""
+        """Return the type of a staged value, or of a number."""
         if isinstance(value, StagedValue):
             return value.type
         return NumberType(type(value).__name__)
@@ -111,7 +111,7 @@ class Staging:
     # ---- numbers ----
 
     def symbols(self, value: Any) -> Any:
-        """The value as torch's fakes take it."""
+        """Return the value as torch's fakes take it."""
         if isinstance(value, StagedNumber):
             return value.symbol
         if isinstance(value, torch.Tensor):
@@ -136,7 +136,7 @@ class Staging:
 
     @quiet
     def compute(self, function: Any, args: tuple[Any, ...], kind: str | None = None) -> Any:
-        """A number that the graph computes of others."""
+        """Return a number that the graph computes of others."""
         if self.trying and function in _RAISING:
             raise refused(
                 "staged-try", "a computation within try that may raise",
@@ -168,7 +168,7 @@ class Staging:
         return self.compute(function, (one, other))
 
     def truth(self, value: Any) -> Any:
-        """The truth of a staged value, as a staged bool."""
+        """Return the truth of a staged value, as a staged bool."""
         if isinstance(value, torch.Tensor):
             return self.fetch(value, bool)
         if isinstance(value, StagedNumber) and value.type.kind == "bool":
@@ -179,7 +179,7 @@ class Staging:
 
     @quiet
     def fetch(self, tensor: torch.Tensor, how: type) -> Any:
-        """The number in a tensor of one element."""
+        """Return the number in a tensor of one element."""
         fake = self.symbols(tensor)
         size = math.prod(fake.shape)
         if isinstance(size, int) and size != 1:
@@ -250,7 +250,7 @@ class Staging:
         return out
 
     def _numbers(self, function: Any, args: Any, kwargs: Any, out: Any) -> Any:
-        """The result of a call that makes no tensor: sizes that are symbols are numbers of the graph."""
+        """Return the result of a call that makes no tensor: sizes that are symbols are numbers of the graph."""
         if isinstance(out, SYMBOLS):
             kind = "int" if isinstance(out, torch.SymInt) else "bool" if isinstance(out, torch.SymBool) else "float"
             made = StagedNumber(self, Ref(self.builder.value(kind)), NumberType(kind), out)
@@ -267,7 +267,7 @@ class Staging:
 
     @quiet
     def shape(self, tensor: torch.Tensor) -> tuple[Any, ...]:
-        """The sizes of a tensor: numbers, staged where they are not known."""
+        """Return the sizes of a tensor: numbers, staged where they are not known."""
         fake = self.symbols(tensor)
         if all(isinstance(size, int) for size in fake.shape):
             return fake.shape  # type: ignore[no-any-return]
@@ -303,7 +303,7 @@ class Staging:
         return self._note(getattr, (tensor, name), {}, out, [])
 
     def _fetched(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
-        """The answer to a question that gives a number, in a tuple; None for other calls."""
+        """Return the answer to a question that gives a number, in a tuple; None for other calls."""
         if name in ("equal", "allclose", "is_nonzero") and isinstance(args[0], torch.Tensor):
             function = torch.is_nonzero if name == "is_nonzero" else getattr(torch, name)
             fields: list[tuple[str, Operand]] = [("func", Const(function)), ("args", self.operand(args))]
@@ -342,7 +342,7 @@ class Staging:
     # ---- objects ----
 
     def part(self, function: Any, owner: StagedValue, key: Any, type_: Any) -> Any:
-        """An attribute or an element of a staged object."""
+        """Return an attribute or an element of a staged object."""
         if self.trying:
             raise refused("staged-try", "a staged object within try", "", "Test for it instead.", self.place)
         fields = (("func", Const(function)), ("args", _items((self.operand(owner), self.operand(key)))))
@@ -374,7 +374,7 @@ def asserted(truth: bool, kind: type[BaseException], args: tuple[Any, ...]) -> N
 
 
 def _count(start: int, stop: int, step: int) -> int:
-    """How many elements a range has. Graphs call it."""
+    """Return how many elements a range has. Graphs call it."""
     return len(range(start, stop, step))
 
 

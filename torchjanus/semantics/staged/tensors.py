@@ -50,7 +50,7 @@ def is_fake(value: Any) -> bool:
 
 
 def size_text(size: Any) -> int | str:
-    """A size as a graph has it: a number, or what is known of it."""
+    """Return a size as a graph has it: a number, or what is known of it."""
     if isinstance(size, int):
         return size
     text = str(size.node.expr).replace(" ", "")
@@ -58,7 +58,7 @@ def size_text(size: Any) -> int | str:
 
 
 def tensor_type(tensor: torch.Tensor) -> TensorType:
-    """The type of a fake tensor."""
+    """Return the type of a fake tensor."""
     strided = tensor.layout is torch.strided
     return TensorType(
         str(tensor.dtype).removeprefix("torch."),
@@ -80,7 +80,7 @@ class Fakes:
 
     @quiet
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The fake of a real tensor."""
+        """Return the fake of a real tensor."""
         known = self.real.get(id(tensor))
         if known is None:
             known = self.real[id(tensor)] = tensor, self.mode.from_tensor(tensor, static_shapes=True)
@@ -88,7 +88,7 @@ class Fakes:
 
     @quiet
     def like(self, spec: TensorSpec) -> torch.Tensor:
-        """A new fake."""
+        """Return a new fake."""
         with self.mode, torch.enable_grad():
             sizes = [self.size(one) for one in spec.sizes]
             made = torch.empty(sizes, dtype=spec.dtype, device=spec.device)
@@ -110,7 +110,7 @@ class Fakes:
 
     @quiet
     def number(self, kind: str) -> Any:
-        """A new symbol."""
+        """Return a new symbol."""
         match kind:
             case "int":
                 return self.shapes.create_unbacked_symint()
@@ -120,7 +120,7 @@ class Fakes:
 
     @quiet
     def joined(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
-        """A new fake for what is either tensor; None if there is none."""
+        """Return a new fake for what is either tensor; None if there is none."""
         alike = (one.dtype, one.device, one.ndim, one.layout) == (other.dtype, other.device, other.ndim, other.layout)
         if not alike or one.layout is not torch.strided:
             return None
@@ -178,7 +178,7 @@ def fits(symbol: Any, kind: str) -> bool:
 
 
 def _unknown() -> tuple[type[Exception], ...]:
-    """What torch raises where sizes of a result are not known."""
+    """Return what torch raises where sizes of a result are not known."""
     return (
         DataDependentOutputException,
         DynamicOutputShapeException,

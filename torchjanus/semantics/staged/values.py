@@ -119,7 +119,7 @@ _LITERALS = (str, bytes, torch.dtype, torch.device)
 
 
 def type_of_example(example: Any) -> Any:
-    """The type of a value like this one. Raises Unsupported."""
+    """Return the type of a value like this one. Raises Unsupported."""
     known: dict[type, ObjectType] = {}
     done: set[int] = set()
     kept: list[Any] = []
@@ -165,7 +165,7 @@ def _joined(types: list[Any]) -> Any:
 
 
 def _join(one: Any, other: Any) -> Any:
-    """The type of values of either type."""
+    """Return the type of values of either type."""
     if one is other or one == other:
         return one
     match one, other:

@@ -39,7 +39,7 @@ class Outline:
     kinds: dict[int, tuple[Any, ...]] = field(default_factory=dict)
 
     def without(self, removed: list[int]) -> Outline:
-        """The outline of the run without the events at these positions."""
+        """Return the outline of the run without the events at these positions."""
         entries = [(at - sum(gone < at for gone in removed), entry) for at, entry in self.entries]
         return Outline(entries, self.kinds)
 

@@ -45,7 +45,7 @@ class Constants:
 
 
 def literal_text(value: Any) -> str | None:
-    """A literal as it is printed; None for other objects."""
+    """Return a literal as it is printed; None for other objects."""
     cls = type(value)
     if cls is bool or value is None:
         return _WORDS[value]
@@ -71,7 +71,7 @@ def name_of_object(value: Any) -> str | None:
 
 
 def named(name: str) -> Any:
-    """The object with this name, Unknown if there is none."""
+    """Return the object with this name, Unknown if there is none."""
     if name.startswith("torch.") and ":" not in name:
         return getattr(torch, name.removeprefix("torch."), Unknown(name))
     module, _, path = name.partition(":")

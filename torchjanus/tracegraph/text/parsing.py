@@ -33,7 +33,7 @@ _LONG = {short: dtype for dtype, short in SHORT.items()}
 
 
 def parse_graph(text: str, objects: list[Any] | None = None) -> Graph:
-    """The tree of a text. ``objects``: those of its table of constants; else they are what their names say, or
+    """Return the tree of a text. ``objects``: those of its table of constants; else they are what their names say, or
     Unknown. Raises TextError."""
     whole = read(text)
     if not isinstance(whole, list) or whole[:2] != ["tracegraph", VERSION]:
@@ -187,7 +187,8 @@ class _Parser:
 
 
 def _declared(parts: list[Any]) -> dict[int, Value]:
-    """The values of a graph, wherever in it they are made: what an object holds may be made after it has left."""
+    """Return the values of a graph, wherever in it they are made: what an object holds may be made after it has
+    left."""
     found: dict[int, Value] = {}
     waiting = list(reversed(parts))
     while waiting:

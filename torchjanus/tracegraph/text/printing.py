@@ -37,12 +37,12 @@ SHORT = {
 
 
 def print_graph(graph: Graph) -> str:
-    """The text of a tree."""
+    """Return the text of a tree."""
     return "\n".join(_Printing().whole(graph)) + "\n"
 
 
 def constants_of(graph: Graph) -> list[Any]:
-    """The objects in the tree's table of constants: with them its text gives the tree back."""
+    """Return the objects in the tree's table of constants: with them its text gives the tree back."""
     printing = _Printing()
     printing.whole(graph)
     return printing.constants.objects
@@ -62,7 +62,8 @@ class _Printing:
         self.files: dict[tuple[str, str], int] = {}
 
     def whole(self, graph: Graph) -> list[str]:
-        """The lines of the text of the outermost graph: what its tables hold is known when the rest is printed."""
+        """Return the lines of the text of the outermost graph: what its tables hold is known when the rest is
+        printed."""
         inner = list(self.graph(graph, "  "))
         lines = [f"(tracegraph {VERSION}"]
         lines += [f"  (file {n} {quoted(file)} {quoted(function)})" for (file, function), n in self.files.items()]
@@ -129,7 +130,7 @@ class _Printing:
         return f" @{number}:{place.line}:{place.column}"
 
     def defined(self, ref: Ref) -> str:
-        """A value where it is made, with its type."""
+        """Return a value where it is made, with its type."""
         return f"{self.operand(ref)} {_type(ref.value, self.exact)}"
 
     def operand(self, operand: Operand) -> str:
@@ -161,7 +162,7 @@ class _Printing:
 
 
 def _without_numbers(fields: dict[str, Operand]) -> dict[str, Operand]:
-    """What was found, as far as all runs of a path agree (see ``HeapRead.token``)."""
+    """Return what was found, as far as all runs of a path agree (see ``HeapRead.token``)."""
     match fields:
         case {"kind": Const(value="number"), "value": Const(value=number)}:
             return {**fields, "value": Const(type(number).__name__)}

@@ -40,12 +40,12 @@ _WORDS: dict[str, Any] = {
 
 
 def quoted(text: str) -> str:
-    """A text in quotes."""
+    """Return a text in quotes."""
     return json.dumps(text, ensure_ascii=True)
 
 
 def read(text: str) -> Any:
-    """The one expression that the text holds. Raises TextError."""
+    """Return the one expression that the text holds. Raises TextError."""
     stack: list[list[Any]] = [[]]
     openers: list[str] = []
     for match in _TOKEN.finditer(text):

@@ -40,7 +40,7 @@ _SEVERAL = frozenset({"chunk"})
 
 
 def generate(text: str) -> tuple[str, list[str]]:
-    """The C++ of a program, and the attributes of objects that it asks for, by their numbers."""
+    """Return the C++ of a program, and the attributes of objects that it asks for, by their numbers."""
     return _Generating(read(text)).whole()
 
 
@@ -72,7 +72,7 @@ class _Generating:
         return f"{prefix}_{self.count}"
 
     def body(self, said: Any, end: str) -> Iterator[str]:
-        """The statements of a body; ``end`` takes its values."""
+        """Yield the statements of a body; ``end`` takes its values."""
         while True:
             match said:
                 case ["let", names, expression, rest]:
@@ -159,7 +159,7 @@ class _Generating:
 
 
 def _library(source: str) -> ctypes.CDLL:
-    """The program, compiled; once for each source and runtime."""
+    """Return the program, compiled; once for each source and runtime."""
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise Unsupported("there is no C++ compiler: install one, or name it by CXX")
@@ -264,7 +264,7 @@ def _copied(at: int, sizes: tuple[int, ...]) -> torch.Tensor:
 
 
 def compiled(text: str, tensors: Sequence[torch.Tensor] = ()) -> Callable[..., Any]:
-    """The last function of a program, compiled; autograd goes through it. Raises Unsupported."""
+    """Return the last function of a program, compiled; autograd goes through it. Raises Unsupported."""
     source, fields = generate(text)
     library, held = _library(source), tuple(tensors)
     is_tuple = _returns_tuple(read(text)[-1][3][1])
@@ -288,7 +288,7 @@ def _returns_tuple(body: Any) -> bool:
 
 
 def _leaves(args: Any, fields: list[str], held: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """All tensors that a call can reach."""
+    """Return all tensors that a call can reach."""
     found: dict[int, torch.Tensor] = {id(one): one for one in held}
     seen: set[int] = set()
     waiting = list(args)

@@ -19,7 +19,8 @@ Env = dict[str, Any]
 
 
 def interpret(text: str, tensors: Sequence[torch.Tensor] = ()) -> Callable[..., Any]:
-    """The last function of a program, which takes its arguments. ``tensors``: those that it names. Raises TextError."""
+    """Return the last function of a program, which takes its arguments. ``tensors``: those that it names. Raises
+    TextError."""
     match read(text):
         case ["program", ["tensors", *names], *definitions]:
             pass
@@ -47,7 +48,7 @@ class _Machine:
         return self.body({**self.tensors, **dict(zip(params, args, strict=True))}, body)
 
     def body(self, env: Env, said: Any) -> Any:
-        """The value of a body. What it binds is bound in ``env``: each variable has a name of its own."""
+        """Return the value of a body. What it binds is bound in ``env``: each variable has a name of its own."""
         while True:
             match said:
                 case ["let", names, expression, rest]:
@@ -64,7 +65,7 @@ class _Machine:
 
     @staticmethod
     def parts(value: Any, count: int) -> Any:
-        """What several variables are bound to: the tensors of what torch returns, or values."""
+        """Return what several variables are bound to: the tensors of what torch returns, or values."""
         if isinstance(value, tuple) and type(value) is tuple and len(value) == count:
             return value
         return [one for one in pytree.tree_leaves(value) if isinstance(one, torch.Tensor)]

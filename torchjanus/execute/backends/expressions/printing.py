@@ -49,7 +49,7 @@ _METHODS = {
 
 
 def expressions(graph: Graph) -> str:
-    """The text of a staged graph. Raises Unsupported where a function has no name for other processes."""
+    """Return the text of a staged graph. Raises Unsupported where a function has no name for other processes."""
     tensors = held_tensors(graph)
     names = {id(tensor): f"w{number}" for number, tensor in enumerate(tensors)}
     head = f"(tensors {' '.join(names.values())})" if names else "(tensors)"
@@ -67,7 +67,7 @@ def defined(name: str) -> str:
 
 
 def held_tensors(graph: Graph) -> list[torch.Tensor]:
-    """The tensors that a graph and its functions hold by reference, each once, in the order of its text."""
+    """Return the tensors that a graph and its functions hold by reference, each once, in the order of its text."""
     found: dict[int, torch.Tensor] = {}
     for one in (*graph.functions, graph):
         for given in one.inputs:
@@ -96,7 +96,7 @@ class _Printing:
         return f"  (def {defined(self.graph.name)} ({' '.join(params)})\n    (begin\n{ends}))"
 
     def result(self) -> str:
-        """What the graph returns; what a graph function does is one value for each that its callers bind."""
+        """Return what the graph returns; what a graph function does is one value for each that its callers bind."""
         result = self.graph.result or Const(None)
         if isinstance(result, Sequence) and not self.is_whole:
             return self.values(list(result.items))

@@ -279,7 +279,7 @@ class AlignedLoop:
 
 
 def place_of_loop(trace: Trace, instance: LoopInstance) -> Place:
-    """Where a loop is written: one that comes to its end says so, another one asks."""
+    """Return where a loop is written: one that comes to its end says so, another one asks."""
     following = trace.events[instance.end] if instance.end < len(trace.events) else None
     place: Place = (following if isinstance(following, LoopEnd) else trace.events[instance.end - 1]).place
     return place

@@ -154,7 +154,7 @@ class HostTraversal:
         return known
 
     def _gradients_reach_all(self, met: Iterable[tuple[int, Used]]) -> bool:
-        """The same by gradient flow: ``met`` holds the variants taken, each with the results in use."""
+        """Return the same by gradient flow: ``met`` holds the variants taken, each with the results in use."""
         gradients = {variant.number: variant.gradients for variant in self._assembled.variants}
         found = [gradients[number].flow(used)[0] for number, used in met]
         return wherever(frozenset().union(*found), self._alike) & self._tokens == self._wanted

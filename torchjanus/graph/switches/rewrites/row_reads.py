@@ -127,7 +127,7 @@ class RowReadRewriter(LiveOutRewriter):
 
 
 def _picked(one: IndexedRead, base: int, key: int, number: int) -> Op:
-    """The row ``key`` of a tensor, as tensor ``number``."""
+    """Return the row ``key`` of a tensor, as tensor ``number``."""
     positions = itertools.count()
 
     def leaf(value: Any) -> Any:

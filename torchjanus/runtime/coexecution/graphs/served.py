@@ -250,5 +250,5 @@ class Served:
         return True
 
     def fetches(self) -> Mapping[int, Any]:
-        """The events at which Python waits for the graph."""
+        """Return the events at which Python waits for the graph."""
         return {k: event for k, event in enumerate(self.events) if event.kind in (Kind.FETCH, Kind.HOST)}
