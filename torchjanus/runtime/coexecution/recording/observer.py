@@ -33,10 +33,8 @@ _OURS = os.path.dirname(os.path.abspath(torchjanus.__file__)) + os.sep
 _CALLBACK = "its code would run within an operation, of which a skeleton makes none."
 _TRANSFORM = "it computes with wrapped tensors, which a skeleton does not have."
 _GENERATOR = "the graph's draws are made at another time."
+_FUNCTION = ("coexecution-callback", "calls a torch.autograd.Function", _CALLBACK)
 _CODE: dict[types.CodeType, tuple[str, str, str]] = {
-    Function.apply.__func__.__code__: (  # type: ignore[attr-defined]
-        "coexecution-callback", "calls a torch.autograd.Function", _CALLBACK
-    ),
     torch.nn.Parameter.__new__.__code__: (
         "coexecution-tensor", "makes a parameter", "it is an object of a class that depends on the tensor's class."
     ),
@@ -44,6 +42,8 @@ _CODE: dict[types.CodeType, tuple[str, str, str]] = {
         "coexecution-callback", "sets hooks for saved tensors", _CALLBACK
     ),
 }  # fmt: skip
+if (in_python := getattr(Function.apply, "__code__", None)) is not None:  # before PyTorch 2.14
+    _CODE[in_python] = _FUNCTION
 _FILES = {
     f"{_TORCH}_functorch{os.sep}": ("coexecution-modes", "uses a transform of torch.func", _TRANSFORM),
     f"{_TORCH}jit{os.sep}_script.py": ("coexecution-modes", "calls a compiled function", "its calls are not seen."),
@@ -101,9 +101,12 @@ class Observer:
 
     def _look(self, frame: types.FrameType, event: str, arg: Any) -> None:
         if event == "c_call":
-            if getattr(arg, "__name__", "") in _SETTING and type(getattr(arg, "__self__", None)) is torch.Generator:
-                if not frame.f_code.co_filename.startswith(_OURS) and arg.__self__ is torch.default_generator:
-                    self._say("coexecution-generator", f"calls {arg.__name__}() of a generator", _GENERATOR, frame)
+            name, owner = getattr(arg, "__name__", ""), getattr(arg, "__self__", None)
+            if name in _SETTING and type(owner) is torch.Generator:
+                if not frame.f_code.co_filename.startswith(_OURS) and owner is torch.default_generator:
+                    self._say("coexecution-generator", f"calls {name}() of a generator", _GENERATOR, frame)
+            elif name == "apply" and isinstance(owner, type) and issubclass(owner, Function):
+                self._say(*_FUNCTION, frame)
         elif event == "call":
             code = frame.f_code
             module = frame.f_globals.get("__name__")
