@@ -98,9 +98,9 @@ class RolledSegment:
         columns = [list(leaves_of((nodes[position].args, nodes[position].kwargs))) for nodes in self.iterations]
         if len({len(column) for column in columns}) != 1:
             raise NotMergeable("loop-iterations-differ", "iterations give different numbers of arguments to a call")
-        return [self._classified(position, [column[leaf] for column in columns]) for leaf in range(len(columns[0]))]
+        return [self._classified([column[leaf] for column in columns]) for leaf in range(len(columns[0]))]
 
-    def _classified(self, position: int, values: list[Any]) -> Argument:
+    def _classified(self, values: list[Any]) -> Argument:
         """Return the Argument for these values of one argument, one for each iteration. Raises NotMergeable."""
         if not isinstance(values[-1], Ref):
             if isinstance(values[-1], Slot) and len(set(values)) == 1:

@@ -144,14 +144,14 @@ class ExternCalls:
         event = Extern(
             func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws,
             late=late, overwrites=overwrites, changes=changes, blind=self.callbacks.is_blind(own),
-            handled=may_raise(func, kwargs, effects, own) and is_handled(self.outermost, self.suppressing),
+            handled=may_raise(func, kwargs, own) and is_handled(self.outermost, self.suppressing),
             caller=caller,
         )  # fmt: skip
         recording.note(event)
         self.arrays.note(event, (func, *args, *kwargs.values()), result)
         forgets = any(func is one for one in _FORGETTING)  # ``func`` may be unhashable
         if at_commit is None and not is_draw(func) and not forgets:
-            self._watch_memory((*args, *kwargs.values()), result, shares, func)
+            self._watch_memory((*args, *kwargs.values()), shares, func)
         if dropped or result is NotImplemented:
             return result
         if not isinstance(result, int | float | str | bytes | type(None)) and not is_one_of(func, (max, min)):
@@ -282,7 +282,7 @@ class ExternCalls:
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
-    def _watch_memory(self, values: tuple[Any, ...], result: Any, shares: bool, func: Any) -> None:
+    def _watch_memory(self, values: tuple[Any, ...], shares: bool, func: Any) -> None:
         """Check at the end of the call that tensors given to native code have not changed."""
         tensors = [value for value in self._parts(values) if isinstance(value, torch.Tensor)]
         for tensor in tensors:

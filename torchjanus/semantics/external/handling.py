@@ -21,7 +21,6 @@ from typing import Any
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite.hooks import program_frames
 from torchjanus.semantics.known.own_code import Reach
-from torchjanus.trace.effects import Effects
 
 __all__ = ["is_handled", "may_raise", "may_suppress"]
 
@@ -46,7 +45,7 @@ def may_suppress(manager: Any) -> bool:
     return not (is_one_of(cls, _LETTING_PASS) or _is_library(type.__getattribute__(cls, "__module__")))
 
 
-def may_raise(func: Any, kwargs: dict[str, Any], effects: Effects, own: Reach) -> bool:
+def may_raise(func: Any, kwargs: dict[str, Any], own: Reach) -> bool:
     """Whether a call whose result is unused might raise in one step and not in another.
 
     ``own`` is the program's own code that it may run. Printing, logging and warning by Python's own means are taken not

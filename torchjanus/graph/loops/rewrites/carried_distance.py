@@ -164,18 +164,18 @@ class _CarriedDistanceRewriter(AddingRewriter):
         self.starts = [past[at] for at in (*loop.instance.starts, loop.instance.end)]
         self.copies: dict[int, tuple[_Value, int, int]] = {}  # tensor -> (value, iteration, copy)
         self.given: list[list[tuple[int, int]]] = []  # per iteration: (tensor, copy)
-        firsts = {value.made: self._copy(value.first, value) for value in values}
+        firsts = {value.made: self._copy(value) for value in values}
         self.begun = {place: firsts[value.made] for value in values for place in value.places}
         self.given.append([(value.first, firsts[value.made]) for value in values])
         for number in range(len(loop.instance.starts) - 1):
             row = []
             for value in values:
-                copy = self._copy(value.made[number], value)
+                copy = self._copy(value)
                 self.copies[value.made[number]] = value, number, copy
                 row.append((value.made[number], copy))
             self.given.append(row)
 
-    def _copy(self, number: int, value: _Value) -> int:
+    def _copy(self, value: _Value) -> int:
         copy = self.new((), torch.float32)
         self.kinds[copy] = self.old.kinds[value.made[0]]
         return copy

@@ -81,30 +81,30 @@ def _collected(trace: Trace, without: frozenset[int]) -> tuple[Trace, dict[int, 
     trace = _with_sums(trace)
     by_loop: dict[int, frozenset[int]] = {}
     for number in range(len(trace.loop_instances)):
-        found = None if number in without else _consumers(trace, number)
-        if found is not None:
-            skipped, rows, loops = found
+        read = None if number in without else _consumers(trace, number)
+        if read is not None:
+            skipped, rows, loops = read
             trace = RowReadRewriter(trace, number, skipped, rows).trace()
             by_loop[number] = loops | {number}
     for number in range(len(trace.loop_instances)):
-        firsts = [] if number in without else _firsts(trace, number)
-        if firsts:
-            trace = FirstRowRewriter(trace, number, firsts).trace()
+        row_reads = [] if number in without else _first_row_reads(trace, number)
+        if row_reads:
+            trace = FirstRowRewriter(trace, number, row_reads).trace()
             by_loop[number] = by_loop.get(number, frozenset()) | {number}
     return trace, by_loop
 
 
 def _unmerged(trace: Trace, numbers: frozenset[int]) -> frozenset[int]:
     """Return which of these loops cannot be rolled. Loops with inner loops are not known yet, and do not count."""
-    shown = reversed_loops(loop_carried(trace))
-    begun = [one.starts[0] for one in shown.loop_instances if one.starts]
+    rewritten = reversed_loops(loop_carried(trace))
+    loop_starts = [one.starts[0] for one in rewritten.loop_instances if one.starts]
 
     def is_merged(one: LoopInstance) -> bool:
-        if any(one.starts[0] < other < one.end for other in begun):
+        if any(one.starts[0] < other < one.end for other in loop_starts):
             return True
-        return any(as_loop(shown, some) is not None for some in (one, one.without_first()))
+        return any(as_loop(rewritten, form) is not None for form in (one, one.without_first()))
 
-    return frozenset(number for number in numbers if not is_merged(shown.loop_instances[number]))
+    return frozenset(number for number in numbers if not is_merged(rewritten.loop_instances[number]))
 
 
 def _with_sums(trace: Trace) -> Trace:
@@ -113,39 +113,39 @@ def _with_sums(trace: Trace) -> Trace:
     for instance in trace.loop_instances:
         if isinstance(instance.count, TensorTermination) or len(instance.starts) <= KEPT:
             continue
-        made = _made(trace, instance)
-        orders = {order for iteration, order in made.at if iteration == 0}
+        outputs = _outputs_of_loop(trace, instance)
+        orders = {order for iteration, order in outputs.at if iteration == 0}
         for order in orders:
-            for starts in chains(trace, made.whole(order)):
+            for starts in chains(trace, outputs.whole(order)):
                 if any(one.starts and one.starts[0] <= starts[-1] <= one.end for one in trace.loop_instances):
                     continue  # they are summed within a loop of the program
                 count = Apply(operator.sub, (instance.count, 1))
                 added.append(LoopInstance(tuple(starts), starts[-1] + 1, count, (), 1, unpinned=True))
     if not added:
         return trace
-    made_ = replace(trace, loop_instances=[*trace.loop_instances, *added])
-    made_.alive = [*trace.alive, trace]
-    return made_
+    result = replace(trace, loop_instances=[*trace.loop_instances, *added])
+    result.alive = [*trace.alive, trace]
+    return result
 
 
-def _firsts(trace: Trace, number: int) -> list[RowReads]:
+def _first_row_reads(trace: Trace, number: int) -> list[RowReads]:
     """Return what follows a loop and uses the tensors of its first iteration alone."""
     instance = trace.loop_instances[number]
     if isinstance(instance.count, TensorTermination) or len(instance.starts) <= KEPT or not trace.memory:
         return []  # with few iterations it may be meant as one of the last
-    made = _made(trace, instance)
-    taken = {ref for event in trace.events[instance.end :] if isinstance(event, Op) for ref in _alone(event)}
-    orders = sorted({made.place[ref][1] for ref in taken if made.place.get(ref, (-1, 0))[0] == 0})
+    outputs = _outputs_of_loop(trace, instance)
+    read = {ref for event in trace.events[instance.end :] if isinstance(event, Op) for ref in _direct_operands(event)}
+    orders = sorted({outputs.place[ref][1] for ref in read if outputs.place.get(ref, (-1, 0))[0] == 0})
     found = []
     for order in orders:
-        whole = tuple(made.whole(order))
+        whole = tuple(outputs.whole(order))
         rows = RowReads(whole, instance.count, 0, whole[:1])
         if -1 not in whole and _may_be_copies(trace, [rows]):
             found.append(rows)
     return found
 
 
-def _alone(op: Op) -> Iterator[int]:
+def _direct_operands(op: Op) -> Iterator[int]:
     """Yield the tensors that are operands themselves, not elements of a list."""
     return (value.number for value in (*op.args, *op.kwargs.values()) if isinstance(value, TensorRef))
 
@@ -156,57 +156,55 @@ def _consumers(trace: Trace, number: int) -> tuple[int, list[RowReads], frozense
     instance = trace.loop_instances[number]
     if isinstance(instance.count, TensorTermination) or len(instance.starts) < KEPT or not trace.memory:
         return None
-    taken = [_taken(trace, begin, end) for begin, end in itertools.pairwise((*instance.starts, instance.end))]
-    made = list(_sources(trace, instance, taken))
-    whose = {tensor: which for which, one in enumerate(made) for tensor in one.place}
-    if whose.keys().isdisjoint(itertools.chain.from_iterable(taken[1:])):
+    read = [_tensors_read(trace, begin, end) for begin, end in itertools.pairwise((*instance.starts, instance.end))]
+    sources = list(_sources(trace, instance, read))
+    source_of = {tensor: which for which, source in enumerate(sources) for tensor in source.place}
+    if source_of.keys().isdisjoint(itertools.chain.from_iterable(read[1:])):
         return None
     if any(e.name in TRAINING for e in trace.events[instance.starts[0] : instance.end] if isinstance(e, Op)):
         return None
     for skipped in (0, 1):
-        some = taken[skipped:]
-        if len(some) >= KEPT and (rows := _rows(trace, instance, skipped, made, whose, some)) is not None:
-            whole = {tensor for one in rows for tensor in one.rows}
-            return (
-                skipped,
-                rows,
-                frozenset(one.loop for one in made if one.loop >= 0 and not whole.isdisjoint(one.place)),
-            )
+        read_later = read[skipped:]
+        if len(read_later) < KEPT or (rows := _row_reads(trace, sources, source_of, read_later)) is None:
+            continue
+        stacked = {tensor for one in rows for tensor in one.rows}
+        loops = (one.loop for one in sources if one.loop >= 0 and not stacked.isdisjoint(one.place))
+        return skipped, rows, frozenset(loops)
     return None
 
 
-def _sources(trace: Trace, instance: LoopInstance, taken: Sequence[Sequence[int]]) -> Iterator[_LoopOutputs]:
+def _sources(trace: Trace, instance: LoopInstance, read: Sequence[Sequence[int]]) -> Iterator[_LoopOutputs]:
     """Yield the loops and unbindings of which the iterations may use rows."""
-    for number, one in enumerate(trace.loop_instances):
+    for number, earlier in enumerate(trace.loop_instances):
         if (
-            one.starts
-            and one.end <= instance.starts[0]
-            and not isinstance(one.count, TensorTermination)
-            and len(one.starts) >= KEPT
+            earlier.starts
+            and earlier.end <= instance.starts[0]
+            and not isinstance(earlier.count, TensorTermination)
+            and len(earlier.starts) >= KEPT
         ):
-            made = _made(trace, one)
-            made.loop = number
-            yield made
+            outputs = _outputs_of_loop(trace, earlier)
+            outputs.loop = number
+            yield outputs
     after = sum(isinstance(event, Op) for event in trace.events[: instance.starts[0]])
     for event in trace.events[: instance.starts[0]]:
         if isinstance(event, Op) and event.name in UNBINDING and (rows := _unbound(trace, event, after)) is not None:
-            if not _are_known(trace, rows, instance, taken):
+            if not _is_handled_elsewhere(trace, rows, instance, read):
                 yield rows
 
 
-def _made(trace: Trace, instance: LoopInstance) -> _LoopOutputs:
+def _outputs_of_loop(trace: Trace, instance: LoopInstance) -> _LoopOutputs:
     assert isinstance(instance.count, Expr)
-    made = _LoopOutputs(len(instance.starts), instance.count)
+    outputs = _LoopOutputs(len(instance.starts), instance.count)
     for number, (begin, end) in enumerate(itertools.pairwise((*instance.starts, instance.end))):
         order = 0
         for event in trace.events[begin:end]:
             if isinstance(event, Op):
                 for ref in event.outs:
-                    if ref.number not in made.place and ref.number not in trace.access_paths:
-                        made.add(ref.number, number, order)
-                        made.ops[ref.number] = event
+                    if ref.number not in outputs.place and ref.number not in trace.access_paths:
+                        outputs.add(ref.number, number, order)
+                        outputs.ops[ref.number] = event
                         order += 1
-    return made
+    return outputs
 
 
 def _unbound(trace: Trace, op: Op, after: int) -> _LoopOutputs | None:
@@ -217,26 +215,33 @@ def _unbound(trace: Trace, op: Op, after: int) -> _LoopOutputs | None:
     if kind is None or type(dim) is not int or set(op.kwargs) - {"dim"} or op.name not in UNBINDING:
         return None
     dim %= len(kind[0])
-    made = _LoopOutputs(len(op.outs), size_of(trace, source.number, dim, after), (source.number, dim))
+    outputs = _LoopOutputs(len(op.outs), size_of(trace, source.number, dim, after), (source.number, dim))
     for iteration, ref in enumerate(op.outs):
-        made.add(ref.number, iteration, 0)
-    return made
+        outputs.add(ref.number, iteration, 0)
+    return outputs
 
 
-def _are_known(trace: Trace, rows: _LoopOutputs, instance: LoopInstance, taken: Sequence[Sequence[int]]) -> bool:
+def _is_handled_elsewhere(
+    trace: Trace, rows: _LoopOutputs, instance: LoopInstance, read: Sequence[Sequence[int]]
+) -> bool:
     """Whether iterations use only their own row and the preceding one, or all rows in reverse order that nothing else
     uses: other passes handle these."""
-    places = [(rows.place[one][0], number) for number, some in enumerate(taken) for one in some if one in rows.place]
-    if all(place - number - instance.first in (0, -1) for place, number in places):
+    row_and_iteration = [
+        (rows.place[tensor][0], number)
+        for number, tensors in enumerate(read)
+        for tensor in tensors
+        if tensor in rows.place
+    ]
+    if all(place - number - instance.first in (0, -1) for place, number in row_and_iteration):
         return True
-    if rows.length != len(taken) or any(place != rows.length - 1 - number for place, number in places):
+    if rows.length != len(read) or any(place != rows.length - 1 - number for place, number in row_and_iteration):
         return False
     others = (*trace.events[: instance.starts[0]], *trace.events[instance.end :])
-    given = {ref.number for e in others if isinstance(e, Op) for ref in e.inputs}
-    return given.isdisjoint(rows.place)
+    used = {ref.number for e in others if isinstance(e, Op) for ref in e.inputs}
+    return used.isdisjoint(rows.place)
 
 
-def _taken(trace: Trace, begin: int, end: int) -> list[int]:
+def _tensors_read(trace: Trace, begin: int, end: int) -> list[int]:
     """Return the tensors that the operations and predicates of an iteration use, in order."""
     found: list[int] = []
     for event in trace.events[begin:end]:
@@ -249,87 +254,86 @@ def _taken(trace: Trace, begin: int, end: int) -> list[int]:
     return found
 
 
-def _rows(
+def _row_reads(
     trace: Trace,
-    instance: LoopInstance,
-    skipped: int,
-    made: Sequence[_LoopOutputs],
-    whose: Mapping[int, int],
-    taken: Sequence[Sequence[int]],
+    sources: Sequence[_LoopOutputs],
+    source_of: Mapping[int, int],
+    read: Sequence[Sequence[int]],
 ) -> list[RowReads] | None:
     """Return the rows that the iterations use, if all use them alike; else None."""
-    columns = [set(_columns(made, whose, number, some)) for number, some in enumerate(taken)]
+    columns = [set(_columns(sources, source_of, number, tensors)) for number, tensors in enumerate(read)]
     # The first iteration may use another tensor as the preceding row, the last one as the next row.
-    alike = set.intersection(*columns[1:-1])
-    chosen: dict[_Column, RowReads] = {}
-    left = [{tensor for tensor in some if tensor in whose} for some in taken]
-    for column in sorted(alike, key=lambda column: -column[2]):
-        rows = _row(trace, instance, skipped, made, column, taken, left)
+    common = set.intersection(*columns[1:-1])
+    row_reads: dict[_Column, RowReads] = {}
+    unexplained = [{tensor for tensor in tensors if tensor in source_of} for tensors in read]
+    for column in sorted(common, key=lambda column: -column[2]):
+        rows = _row_read(trace, sources, column, read)
         if rows is None:
             continue
-        if all(tensor in some for tensor, some in zip(rows.taken[1:-1], left[1:-1], strict=True)):
-            chosen[column] = rows
-            for tensor, some in zip(rows.taken, left, strict=True):
-                some.discard(tensor)
+        if all(tensor in tensors for tensor, tensors in zip(rows.taken[1:-1], unexplained[1:-1], strict=True)):
+            row_reads[column] = rows
+            for tensor, tensors in zip(rows.taken, unexplained, strict=True):
+                tensors.discard(tensor)
     # The first iteration may begin with what the last iteration of an earlier loop made.
-    left[0] = {one for one in left[0] if made[whose[one]].place[one][0] < made[whose[one]].length - 1}
-    if not chosen or any(left):
+    unexplained[0] = {
+        one for one in unexplained[0] if sources[source_of[one]].place[one][0] < sources[source_of[one]].length - 1
+    }
+    if not row_reads or any(unexplained):
         return None
-    return list(chosen.values()) if _may_be_copies(trace, chosen.values()) else None
+    return list(row_reads.values()) if _may_be_copies(trace, row_reads.values()) else None
 
 
 def _columns(
-    made: Sequence[_LoopOutputs], whose: Mapping[int, int], number: int, taken: Sequence[int]
+    sources: Sequence[_LoopOutputs], source_of: Mapping[int, int], number: int, read: Sequence[int]
 ) -> Iterator[_Column]:
-    for tensor in taken:
-        if tensor in whose:
-            iteration, order = made[whose[tensor]].place[tensor]
-            yield whose[tensor], order, 1, iteration - number
-            yield whose[tensor], order, -1, iteration + number
+    for tensor in read:
+        if tensor in source_of:
+            iteration, order = sources[source_of[tensor]].place[tensor]
+            yield source_of[tensor], order, 1, iteration - number
+            yield source_of[tensor], order, -1, iteration + number
 
 
-def _row(
-    trace: Trace,
-    instance: LoopInstance,
-    skipped: int,
-    made: Sequence[_LoopOutputs],
-    column: _Column,
-    taken: Sequence[Sequence[int]],
-    left: Sequence[set[int]],
+def _row_read(
+    trace: Trace, sources: Sequence[_LoopOutputs], column: _Column, read: Sequence[Sequence[int]]
 ) -> RowReads | None:
     """Return the tensors that the iterations use as rows of a stack; None if they are not."""
     which, order, step, ahead = column
-    source = made[which]
+    source = sources[which]
     whole, count = source.whole(order), source.count
     if -1 in whole:
         return None
     whole = whole[::step]
     first = ahead if step > 0 else len(whole) - 1 - ahead
-    last = first + len(taken) - 1
+    last = first + len(read) - 1
     if first >= 0 and last < len(whole):
-        some = tuple(whole[first : last + 1])
+        rows = tuple(whole[first : last + 1])
         if source.source is not None:
-            return RowReads(tuple(whole), count, first, some, source=source.source, step=step)
-        if again := _again(source, some):
-            return RowReads(tuple(whole), count, first, some, again=again, step=step)
+            return RowReads(tuple(whole), count, first, rows, source=source.source, step=step)
+        if views := _views_to_repeat(source, rows):
+            return RowReads(tuple(whole), count, first, rows, again=views, step=step)
     if first == -1:  # the first iteration uses a tensor before the rows
-        before = _instead(taken, 0, whole[0])
+        before = _boundary_tensor(read, 0, whole[0])
         if before is None:
             return None
         whole, count, first, last = [before, *whole], plus(count, 1), 0, last + 1
     if last == len(whole):
-        behind = _instead(taken, len(taken) - 1, whole[-1])
+        behind = _boundary_tensor(read, len(read) - 1, whole[-1])
         if behind is None:
             return None
         whole, count = [*whole, behind], plus(count, 1)
     if first < 0 or last >= len(whole):
         return None
     return RowReads(
-        tuple(whole), count, first, tuple(whole[first : last + 1]), bases=_bases(trace, source, whole), step=step
+        tuple(whole),
+        count,
+        first,
+        tuple(whole[first : last + 1]),
+        bases=_detached_bases(trace, source, whole),
+        step=step,
     )
 
 
-def _bases(trace: Trace, source: _LoopOutputs, whole: Sequence[int]) -> tuple[int, ...]:
+def _detached_bases(trace: Trace, source: _LoopOutputs, whole: Sequence[int]) -> tuple[int, ...]:
     """Return the tensors of which these are views, if each made by an iteration is nothing but a detached view; else
     (). What leaves an iteration must not share memory with what it is given."""
     if not all(source.ops[tensor].name in _DETACHING for tensor in whole if tensor in source.ops):
@@ -351,7 +355,7 @@ def _bases(trace: Trace, source: _LoopOutputs, whole: Sequence[int]) -> tuple[in
     return tuple(base(tensor) if tensor in source.ops else tensor for tensor in whole)
 
 
-def _again(source: _LoopOutputs, some: Sequence[int]) -> tuple[tuple[Op, ...], ...]:
+def _views_to_repeat(source: _LoopOutputs, some: Sequence[int]) -> tuple[tuple[Op, ...], ...]:
     """Return the operations for each of these tensors, if all are views of tensors from before their loop; else ()."""
     found = [tuple(_view_of(source, tensor, DEEPEST)) for tensor in some]
     names = {tuple(op.name for op in ops) for ops in found}
@@ -372,13 +376,13 @@ def _view_of(source: _LoopOutputs, tensor: int, deep: int) -> list[Op]:
     return [*before, op] if before else []
 
 
-def _instead(taken: Sequence[Sequence[int]], number: int, like: int) -> int | None:
+def _boundary_tensor(read: Sequence[Sequence[int]], number: int, row: int) -> int | None:
     """Return what the first or last iteration uses where its neighbour uses this row."""
-    beside = taken[number + (1 if number == 0 else -1)]
-    if len(beside) != len(taken[number]):
+    neighbour = read[number + (1 if number == 0 else -1)]
+    if len(neighbour) != len(read[number]):
         return None
-    found = {taken[number][place] for place, tensor in enumerate(beside) if tensor == like}
-    return found.pop() if len(found) == 1 else None
+    candidates = {read[number][place] for place, tensor in enumerate(neighbour) if tensor == row}
+    return candidates.pop() if len(candidates) == 1 else None
 
 
 def _may_be_copies(trace: Trace, columns: Iterable[RowReads]) -> bool:

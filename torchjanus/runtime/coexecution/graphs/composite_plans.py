@@ -167,7 +167,7 @@ class _Planner:
         """Return what is equal for parameters with which the same is done."""
         local: dict[int, int] = {}
 
-        def leaf(k: int, value: Any) -> Any:
+        def leaf(value: Any) -> Any:
             return local.setdefault(value.index, len(local)) if type(value) is Ref else value
 
         form: list[Any] = []
@@ -178,7 +178,7 @@ class _Planner:
                 for place, values in enumerate(self.path.seen[k])
             )
             kept = (event.kind, event.func, event.modes, len(event.made), len(event.outs), event.container, seen)
-            given = _normal((event.args, event.kwargs, event.result), event, lambda value, k=k: leaf(k, value))
+            given = _normal((event.args, event.kwargs, event.result), event, leaf)
             hosted = self.plan.hosted.get(k)
             form.append((kept, given, None if hosted is None else hosted.chain))
         return tuple(form)

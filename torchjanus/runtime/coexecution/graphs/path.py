@@ -115,8 +115,7 @@ class Path:
         """Return the tensor program of the whole path. Raises Refused."""
         events = self.events
         hosted = {k: found for k, event in enumerate(events) if (found := self._hosted(k, event)) is not None}
-        computed = {n for event in events for n in event.made}
-        cut_at = [k for k, event in enumerate(events) if k not in hosted and self._waits(event, computed)]
+        cut_at = [k for k, event in enumerate(events) if k not in hosted and self._waits(event)]
         inputs = self._inputs(cut_at)
         number = {n: k for k, n in enumerate(inputs)}
         for event in events:
@@ -168,7 +167,7 @@ class Path:
         )
         return Plan(program, inputs, where, hosted, escapes, slots)
 
-    def _waits(self, event: Event, computed: set[int]) -> bool:
+    def _waits(self, event: Event) -> bool:
         """Whether the graph has to have run up to this event."""
         if event.kind is Kind.FETCH:
             return event.shown is None or event.shown.owner < 0
