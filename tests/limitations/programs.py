@@ -802,7 +802,7 @@ class Cache:
     cached = functools.lru_cache(torch.ones)  # not the program's own function
 
 
-@program(refused="uses a tensor of unknown access path")
+@program(refused="uses a tensor of unknown origin")
 def tensor_out_of_a_cache():
     def step(x):
         return x * Cache.cached(5)
@@ -970,7 +970,7 @@ def tensor_that_changes_after_native_code_got_it():
     return Program(step, inputs())
 
 
-@program(refused="a Function returns a tensor of unknown access path")
+@program(refused="a Function returns a tensor of unknown origin")
 def function_that_returns_a_tensor_out_of_a_cache():
     class Cached(torch.autograd.Function):
         @staticmethod
@@ -1240,7 +1240,7 @@ def inference_tensor_changed():
     return Program(step, inputs(), state=(total,))
 
 
-@program(refused="writes into a given tensor that does not lie row by row")
+@program(refused="writes into a given tensor that is not contiguous")
 def pooled_into_columns():
     def step(x):
         columns = torch.zeros(2, 2, 2, 1).permute(3, 2, 1, 0)
@@ -1250,7 +1250,7 @@ def pooled_into_columns():
     return Program(step, inputs(CALLS, 64))
 
 
-@program(refused="writes a product into a tensor that does not lie row by row")
+@program(refused="writes a product into a tensor that is not contiguous")
 def product_written_by_columns():
     def step(x):
         total = torch.zeros(3, 3).t()

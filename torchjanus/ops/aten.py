@@ -136,7 +136,7 @@ _BY_HAND: dict[str, frozenset[str]] = {
             frexp gather geqrf isin kthvalue linalg_cross linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve
             linspace logspace lu_unpack max mean min mode nanquantile prod quantile slice_scatter split_with_sizes_copy
             stack sum topk triangular_solve vdot where""",
-        # Its kernel was seen to give other strides than torch's formula says, for operands that do not lie row by row
+        # Its kernel was seen to give other strides than torch's formula says, for operands that are not contiguous
         # (``benchmarks.robustness.torch_databases strides`` goes through all operators).
         "measured_strides": """_batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional
             _log_softmax_backward_data _native_batch_norm_legit _native_batch_norm_legit_functional

@@ -15,7 +15,7 @@ def _called_with_images(step) -> Program:  # type: ignore[no-untyped-def]
     return Program(step, calls=[(_images(k),) for k in range(CALLS)])
 
 
-@program(refused="writes into a given tensor that does not lie row by row")
+@program(refused="writes into a given tensor that is not contiguous")
 def pooled() -> Program:
     def step(x):  # type: ignore[no-untyped-def]
         return torch._C._nn.avg_pool3d(x, 2, out=torch.zeros(2, 2, 2, 2).permute(3, 2, 1, 0))
@@ -28,7 +28,7 @@ def pooled_row_by_row() -> Program:
     return _called_with_images(lambda x: torch._C._nn.avg_pool3d(x, 2, out=torch.zeros(2, 2, 2, 2)))
 
 
-@program(refused="writes into a given tensor that does not lie row by row")
+@program(refused="writes into a given tensor that is not contiguous")
 def normalized() -> Program:
     mean, var = torch.zeros(4), torch.ones(4)
 

@@ -193,8 +193,10 @@ def _refuse_other_kernels(graph: torch.fx.GraphModule) -> None:
                 _refuse_product(target)
             continue
         if not known.writes_any_layout and not known.any_pointwise and any(map(_lies_otherwise, written)):
-            what = f"{target} writes into a given tensor that does not lie row by row"
-            why = "Not all of torch's kernels look at how such a tensor lies, and a graph computes elsewhere first."
+            what = f"{target} writes into a given tensor that is not contiguous"
+            why = (
+                "Not all of torch's kernels respect the strides of such a tensor, and a graph computes elsewhere first."
+            )
             raise refused("write-strided", what, why, "Use what the operation returns when it is given no tensor.")
 
 
@@ -203,7 +205,7 @@ def _lies_otherwise(node: Any) -> bool:
 
 
 def _refuse_product(target: torch._ops.OpOverload) -> NoReturn:
-    what = f"{target} writes a product into a tensor that does not lie row by row"
+    what = f"{target} writes a product into a tensor that is not contiguous"
     why = "A graph computes it elsewhere first, where its sums are rounded otherwise."
     raise refused("write-strided", what, why, "Use what the operation returns when it is given no tensor to write to.")
 

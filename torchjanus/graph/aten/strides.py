@@ -29,7 +29,7 @@ __all__ = ["MeasuredStrides", "laid_as", "lay_results"]
 
 aten = torch.ops.aten
 
-Lie = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides, dtype
+Geometry = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides, dtype
 
 _SMALL = 3  # the length to which longer dimensions are cut
 _AS_IT_IS = 4096  # the most elements of operands that are not cut
@@ -75,10 +75,14 @@ def _layouts(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Layout | Non
     tensors = [leaf for leaf in given if isinstance(leaf, FakeTensor)]
     if any(one.layout != torch.strided or one.device.type != "cpu" for one in tensors):
         return None  # that would start another device, perhaps in a process that never uses it
-    lies = {place: _lie(leaf) for place, leaf in enumerate(given) if isinstance(leaf, FakeTensor)}
-    if any(None in size or 0 in size for size, _, _ in lies.values()):
+    geometries = {place: _geometry_of(leaf) for place, leaf in enumerate(given) if isinstance(leaf, FakeTensor)}
+    if any(None in size or 0 in size for size, _, _ in geometries.values()):
         return None
-    cuts = [lies] if sum(math.prod(size) for size, _, _ in lies.values()) <= _AS_IT_IS else [_cut(lies), lies]
+    cuts = (
+        [geometries]
+        if sum(math.prod(size) for size, _, _ in geometries.values()) <= _AS_IT_IS
+        else [_cut(geometries), geometries]
+    )
     for cut in cuts:
         if sum(_reach(size, stride) for size, stride, _ in cut.values()) > _MOST:
             continue
@@ -89,14 +93,14 @@ def _layouts(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Layout | Non
     return None
 
 
-def _lie(tensor: torch.Tensor) -> Lie:
+def _geometry_of(tensor: torch.Tensor) -> Geometry:
     return tuple(map(number_of, tensor.size())), tuple(map(number_of, tensor.stride())), tensor.dtype
 
 
-def _cut(lies: dict[int, Lie]) -> dict[int, Lie]:
+def _cut(geometries: dict[int, Geometry]) -> dict[int, Geometry]:
     """Return smaller operands with the same order of dimensions and gaps in the same places."""
     found = {}
-    for place, (size, stride, dtype) in lies.items():
+    for place, (size, stride, dtype) in geometries.items():
         less = tuple(min(length, _SMALL) for length in size)
         strides, dense, running = [0] * len(size), 1, 1
         for dim in sorted(range(len(size)), key=lambda dim: (stride[dim], size[dim])):
@@ -113,10 +117,12 @@ def _reach(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
     return 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
 
 
-def _measure(func: Any, lies: dict[int, Lie], given: Sequence[Any], spec: Any) -> tuple[Layout | None, ...] | None:
+def _measure(
+    func: Any, geometries: dict[int, Geometry], given: Sequence[Any], spec: Any
+) -> tuple[Layout | None, ...] | None:
     """Run the kernel on made-up numbers and return the layouts of its results; None where it raises."""
     with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=()):
-        made = {place: _made_up(*lie) for place, lie in lies.items()}
+        made = {place: _made_up(*geometry) for place, geometry in geometries.items()}
         args, kwargs = pytree.tree_unflatten([made.get(place, leaf) for place, leaf in enumerate(given)], spec)
         try:
             results = func(*args, **kwargs)

@@ -156,7 +156,7 @@ class RolledSegment:
             in_place = changed or name in ("__setitem__", "put_back") or name.startswith("__i")
             if (in_place and taken[0] in tainted) or "out" in node.kwargs or _known_outs(node, tainted):
                 raise NotMergeable("loop-in-place", "what iterations have made is changed in place after the loop")
-            if name != "backward" and name not in FRESH and not in_place:  # what is changed lies where it lay
+            if name != "backward" and name not in FRESH and not in_place:  # the storage stays the same
                 tainted.update(ref.index for ref in node.outs)
 
 

@@ -25,7 +25,7 @@ from torchjanus.graph.loops.roll.roll import (
     ROLL_REPEATED,
     ROLLING,
     counts_of,
-    is_cut_down,
+    has_folded_loops,
     place_of,
     place_of_loop,
     roll,
@@ -135,7 +135,7 @@ def _assert_made(program: Program, conditions: Iterable[Any], traced: Traced) ->
 def without_marks(program: Program) -> Program:
     """Return the program with its folded loops rolled. Raises Refused."""
     ROLLING.begin(program)
-    return ROLL_FOLDED(program) if is_cut_down(program) else program
+    return ROLL_FOLDED(program) if has_folded_loops(program) else program
 
 
 def check_counts(program: Program, lowered: Lowered) -> None:

@@ -71,7 +71,7 @@ class Snapshots:
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy that lies in memory as the tensor does, with its gaps: native code sees strides."""
+    """Return a copy with the layout of the tensor, gaps included: native code sees strides."""
     copy = tensor.clone()
     if geometry(copy) == geometry(tensor) or tensor.is_conj() or tensor.is_neg():
         return copy

@@ -193,7 +193,7 @@ class Results:
         return name
 
     def _placed(self, source: ViewOf) -> tuple[str, str]:
-        """Return the name of what lies below a view, and the text of the view's size, strides and offset there."""
+        """Return the name of the base of a view, and the text of the view's size, strides and offset there."""
         below = self._as_dtype(self.raw(Result(source.base)), source)
         shape, step = (f"({''.join(f'{self.source.number(n)}, ' for n in p)})" for p in (source.size, source.stride))
         return below, f"{shape}, {step}, {below}.storage_offset() + {self.source.number(source.offset)}"

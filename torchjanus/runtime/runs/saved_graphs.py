@@ -67,7 +67,7 @@ class SavedGraphs:
 
 
 def _blank(like: torch.Tensor, sizes: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
-    """Return a tensor without contents that lies in its memory in this way."""
+    """Return a tensor without contents of this layout."""
     last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
     with torch.no_grad():
         made = torch.empty(last + 1, dtype=like.dtype, device=like.device).as_strided(sizes, strides, offset)

@@ -28,7 +28,7 @@ _NEVER_RAISING = frozenset(
     imul add_ sub_ mul_""".split()
 )
 _NAMESPACES = frozenset({"aten", "prims", "torchvision"})
-# What answers by how a tensor lies in memory.
+# Queries that depend on the layout of a tensor.
 _OF_MEMORY = frozenset({"is_contiguous", "stride", "storage_offset", "is_non_overlapping_and_dense"})
 
 

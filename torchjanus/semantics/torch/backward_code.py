@@ -123,7 +123,7 @@ class BackwardCode:
         refs = [framework.known(part) for part in context.returned]
         if None in refs:
             self.recording.refuse(
-                "function-result", "a Function returns a tensor of unknown access path", "it cannot be made again.", ""
+                "function-result", "a Function returns a tensor of unknown origin", "it cannot be made again.", ""
             )
         marked = (context.to_save, context.dirty, context.undifferentiable)
         parts = (tuple(refs), *(tuple(self._ref(tensor) for tensor in tensors) for tensors in marked))

@@ -212,7 +212,7 @@ class NodeRecorder(PausableMode):
         if access_path is None:
             self.recording.refuse(
                 "tensor-unknown-origin",
-                f"{name or 'the step'} uses a tensor of unknown access path",
+                f"{name or 'the step'} uses a tensor of unknown origin",
                 "it was reached through code that is not watched (a C extension, a cache, a default argument).",
                 "Pass it as an argument or read it from an attribute.",
             )

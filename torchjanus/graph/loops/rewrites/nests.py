@@ -100,13 +100,13 @@ class _NestFolding:
     def __init__(self, known: FoldedNests, outers: Sequence[LoopInstance], held: Mapping[int, Collection[int]]) -> None:
         self.known, self.held = known, held
         self.trace, self.ends = hoisted(known.trace, [(one, _within(known.trace, one)) for one in outers])
-        iterations = {one.end: one for one in self.trace.loop_instances}
-        self.outers = [iterations[self.ends[one.end]] for one in outers]
+        by_end = {one.end: one for one in self.trace.loop_instances}
+        self.outers = [by_end[self.ends[one.end]] for one in outers]
 
     def made(self) -> FoldedNests | set[int]:
         """Return the trace with the inner loops of these loops folded; or the original ends of the outer loops for
         which that is not possible."""
-        every = {self._access_path(one) for one in self.outers}
+        every = {self._original_end(one) for one in self.outers}
         loops = self._loops()
         if not loops:
             return every
@@ -123,18 +123,18 @@ class _NestFolding:
         self._carry_over(cut, trace, fit)
         after = {cut.places[one.end]: one for one in self.outers}
         unsuited = {
-            self._access_path(after[one.end])
+            self._original_end(after[one.end])
             for one in trace.loop_instances
             if one.end in after and as_loop(trace, one) is None and as_loop(trace, one.without_first()) is None
         }
-        unsuited |= {self._access_path(one) for one in self.outers if one.end not in loops}
+        unsuited |= {self._original_end(one) for one in self.outers if one.end not in loops}
         if unsuited:
             return unsuited
         cut_down = {loop.end for loop in fit}
         left = [k for k, one in zip(self.known.left, self.trace.loop_instances, strict=True) if one.end not in cut_down]
         made = FoldedNests(trace, left=left)
         for end, one in after.items():
-            made.ends[end], made.widths[end] = self._access_path(one), self._width(one, loops)
+            made.ends[end], made.widths[end] = self._original_end(one), self._width(one, loops)
             within = loops[one.end][-self._width(one, loops) :]
             below = (self.known.inner.get(self._before(loop.end), ()) for loop in within)
             made.inner[end] = (*(loop.count for loop in within), *(count for some in below for count in some))
@@ -164,7 +164,7 @@ class _NestFolding:
         specialised."""
         for outer in self.outers:
             yield token_of_count(outer)
-            held = self.held.get(self._access_path(outer), ())
+            held = self.held.get(self._original_end(outer), ())
             if outer.end in loops:
                 width = self._width(outer, loops)
                 yield from (loop.token for number, loop in enumerate(loops[outer.end]) if number % width in held)
@@ -173,7 +173,7 @@ class _NestFolding:
         """Return where the loop that ends there ended before hoisting."""
         return next(old for old, new in self.ends.items() if new == end)
 
-    def _access_path(self, outer: LoopInstance) -> int:
+    def _original_end(self, outer: LoopInstance) -> int:
         """Return where the loop ended in the original trace."""
         end = self._before(outer.end)
         return self.known.ends.get(end, end)

@@ -25,7 +25,7 @@ __all__ = [
     "ROLL_FOLDED",
     "ROLL_REPEATED",
     "counts_of",
-    "is_cut_down",
+    "has_folded_loops",
     "is_nested",
     "place_of",
     "place_of_loop",
@@ -58,7 +58,7 @@ def roll(program: Program) -> Iterator[Program]:
         yield rewritten(program, [largest])
 
 
-def is_cut_down(program: Program) -> bool:
+def has_folded_loops(program: Program) -> bool:
     """Whether the program has folded loops, which must be rolled."""
     return any(node.func is begin_iterations for node in program.nodes)
 
@@ -82,7 +82,7 @@ def roll_marked(program: Program) -> Program:
     place = place_of_loop(program)
     try:
         program = TRAINING_LOOPS(program)
-        while is_cut_down(program):  # inner loops first
+        while has_folded_loops(program):  # inner loops first
             found = marked(program.nodes)
             if found is None:
                 raise NotMergeable("loop-iterations-differ", "the iterations do not line up")

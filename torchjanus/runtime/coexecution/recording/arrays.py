@@ -149,7 +149,7 @@ def _layout(tensor: torch.Tensor) -> Any:
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy that lies as the tensor does."""
+    """Return a copy with the layout of the tensor."""
     with torch.no_grad():
         return tensor.detach().clone()
 

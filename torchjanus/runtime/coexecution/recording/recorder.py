@@ -282,7 +282,7 @@ class Recorder(TorchFunctionMode):
     # -- values that Python reads ---------------------------------------------------------------------------------
 
     def _fetch(self, one: Called, args: Any, result: Any) -> Shown | None:
-        """Take what Python reads; of an array that shares memory with the tensor return how that lies."""
+        """Take what Python reads; of an array that shares memory with the tensor return the layout of that."""
         tensor = self.tensors[args[0].index] if args and isinstance(args[0], Ref) else None
         if one.short in ("__repr__", "__str__") or (one.short == "__format__" and tensor is not None and tensor.dim()):
             if tensor is not None and tensor.requires_grad:
