@@ -162,17 +162,7 @@ class Learning:
             return
         trace, renewed = merged, self.calls.take_renewed()
         if trace.refusals:
-            self.counts.refused += 1
-            self.budget.came_of_it(False)
-            self.paths.drop(trace)
-            # What is refused in a call whose rest was not watched says nothing of the program.
-            refusals = [one for one in trace.refusals if one.reason == TOO_LONG] or trace.refusals
-            for refusal in refusals:
-                self.event_log.refuse(refusal)
-            at_once = {one.reason for one in refusals} in ({TOO_LONG}, {CLOSURE_SEARCH})
-            most = 1 if at_once else max(self.watch, 3)
-            if at_once or self.counts.refused < most or self.routes.entries or not self._cut([trace]):
-                self.policy.refused(str(self.event_log.placed(refusals[0])), most)
+            self._take_refused(trace)
             return
         if self.counts.watched == 1 and self._cut_schedule is not None and self._cut_schedule(trace):
             return
@@ -180,37 +170,62 @@ class Learning:
         self.event_log.remarks.take(trace.remarks, self.paths.concerns)
         self.paths.trim([entry.group for entry in self.routes.entries])
         self.budget.came_of_it((len(group.traces) > 1 and group.refusal is None) or renewed)
-        unlike = self.paths.count == self.counts.watched > 1
-        if (wasted := self.calls.wasted(unlike=unlike)) is not None:
-            self.event_log.refuse(wasted)  # where parts cannot be
-            why = f"trees are others in each call, and their nodes cannot be run together: {wasted}"
-            self.policy.give_up(why, True)
+        if self._stops_or_cuts() or not self._is_enough(group, renewed):
             return
-        if unlike and self.counts.watched >= self._differing and not self.routes.entries:
-            self._differing = 2 * self.counts.watched
-            what, place = self.paths.difference()
-            self.event_log.record("differs", f"no two runs are alike; {what}", place, "learning-unserved")
-        self._specialized = self._specialized + 1 if unlike and self.paths.specialize_on_growth else 0
-        if (self._are_others_each_time() or self._are_too_many) and self._cut(self.paths.latest):
-            return
-        hopeless = self._specialized >= SPECIALIZED or (unlike and self.counts.watched >= HOPELESS)
-        if hopeless and not self.routes.entries:
-            self.policy.give_up(f"no two runs are alike; {self.paths.difference()[0]}", True)
-            return
-        few = self.watched < self.watch or len(group.traces) < min(2, self.watch)
-        if group.refusal is not None or (few and not self._is_expected(group)):
-            return
-        if renewed and any(entry.group is group for entry in self.routes.entries):
-            return  # only variants of recursive calls were new
         if self.counts.compiles >= MAX_COMPILES:
-            why = f"{self.counts.compiles} graphs were made and calls still differ from what was assumed"
-            self.policy.close(why)
+            self.policy.close(f"{self.counts.compiles} graphs were made and calls still differ from what was assumed")
             return
         making = partial(self.maker.make, group)
         if self.policy.may_make():
             self.begin(making)
         else:
             self.pending_graphs.defer(making)
+
+    def _take_refused(self, trace: Trace) -> None:
+        """Record a run of which no graph can be made. Leave the refused statements to Python if that is possible, else
+        count the refusal."""
+        self.counts.refused += 1
+        self.budget.came_of_it(False)
+        self.paths.drop(trace)
+        # What is refused in a call whose rest was not watched says nothing of the program.
+        refusals = [one for one in trace.refusals if one.reason == TOO_LONG] or trace.refusals
+        for refusal in refusals:
+            self.event_log.refuse(refusal)
+        at_once = {one.reason for one in refusals} in ({TOO_LONG}, {CLOSURE_SEARCH})
+        most = 1 if at_once else max(self.watch, 3)
+        if at_once or self.counts.refused < most or self.routes.entries or not self._cut([trace]):
+            self.policy.refused(str(self.event_log.placed(refusals[0])), most)
+
+    def _stops_or_cuts(self) -> bool:
+        """Give up, or leave statements to Python, if the runs so far differ too much for graphs to serve later calls.
+        Return whether that was done."""
+        unlike = self.paths.count == self.counts.watched > 1
+        if (wasted := self.calls.wasted(unlike=unlike)) is not None:
+            self.event_log.refuse(wasted)  # where parts cannot be
+            why = f"trees are others in each call, and their nodes cannot be run together: {wasted}"
+            self.policy.give_up(why, True)
+            return True
+        if unlike and self.counts.watched >= self._differing and not self.routes.entries:
+            self._differing = 2 * self.counts.watched
+            what, place = self.paths.difference()
+            self.event_log.record("differs", f"no two runs are alike; {what}", place, "learning-unserved")
+        self._specialized = self._specialized + 1 if unlike and self.paths.specialize_on_growth else 0
+        if (self._paths_rarely_repeat() or self._are_too_many) and self._cut(self.paths.latest):
+            return True
+        hopeless = self._specialized >= SPECIALIZED or (unlike and self.counts.watched >= HOPELESS)
+        if hopeless and not self.routes.entries:
+            self.policy.give_up(f"no two runs are alike; {self.paths.difference()[0]}", True)
+            return True
+        return False
+
+    def _is_enough(self, group: Group, renewed: bool) -> bool:
+        """Whether a graph is to be made of the runs of ``group``. ``renewed``: the last one showed new variants of
+        recursive calls."""
+        few = self.watched < self.watch or len(group.traces) < min(2, self.watch)
+        if group.refusal is not None or (few and not self._is_expected(group)):
+            return False
+        # Otherwise only variants of recursive calls were new.
+        return not (renewed and any(entry.group is group for entry in self.routes.entries))
 
     def _is_expected(self, group: Group) -> bool:
         """Whether a saved step has the graph of this path: then one run is enough."""
@@ -228,7 +243,7 @@ class Learning:
         finally:
             self.budget.charge("make", self.budget.clock() - begun, in_call=True)
 
-    def _are_others_each_time(self) -> bool:
+    def _paths_rarely_repeat(self) -> bool:
         """Whether most runs have taken a path of their own, and graphs have made few calls: since the first call, since
         the first graph was made, or since graphs last made more calls than were watched."""
         now = self._now
