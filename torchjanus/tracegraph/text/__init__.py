@@ -1,1 +1,1 @@
-"""The text form of a tree: printed, parsed back, hashed. Its grammar is in docs/design/tracegraph.md."""
+"""The text form of a tree: printed and parsed back. Its grammar is in docs/design/tracegraph.md."""

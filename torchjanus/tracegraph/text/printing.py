@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +25,7 @@ from torchjanus.tracegraph.kinds import POSITIONAL
 from torchjanus.tracegraph.text.constants import Constants, literal_text, name_of_object
 from torchjanus.tracegraph.text.reading import quoted
 
-__all__ = ["SHORT", "VERSION", "canonical_hash", "constants_of", "print_graph"]
+__all__ = ["SHORT", "VERSION", "constants_of", "print_graph"]
 
 VERSION = 1
 SHORT = {
@@ -48,16 +47,10 @@ def constants_of(graph: Graph) -> list[Any]:
     return printing.constants.objects
 
 
-def canonical_hash(graph: Graph) -> str:
-    """Equal for runs that took one path, whatever their sizes and the numbers that they found."""
-    return hashlib.sha256("\n".join(_Printing(exact=False).whole(graph)).encode()).hexdigest()
-
-
 class _Printing:
-    """One text in the making. ``exact``: with places, sizes and the numbers that were found."""
+    """One text in the making."""
 
-    def __init__(self, exact: bool = True) -> None:
-        self.exact = exact
+    def __init__(self) -> None:
         self.constants = Constants()
         self.files: dict[tuple[str, str], int] = {}
 
@@ -115,8 +108,6 @@ class _Printing:
     def said(self, one: Node | Fact) -> str:
         """Kind and operands: those with a place of their own first."""
         fields = dict(one.fields)
-        if not self.exact and one.kind == "found":
-            fields = _without_numbers(fields)
         words = [one.kind]
         positional = POSITIONAL[one.kind]
         words += [self.operand(fields[name]) if name in fields else "_" for name in positional]
@@ -124,14 +115,14 @@ class _Printing:
         return f"({' '.join(words)})"
 
     def site(self, place: Place) -> str:
-        if not self.exact or place == NOWHERE:
+        if place == NOWHERE:
             return ""
         number = self.files.setdefault((place.file, place.function), len(self.files))
         return f" @{number}:{place.line}:{place.column}"
 
     def defined(self, ref: Ref) -> str:
         """Return a value where it is made, with its type."""
-        return f"{self.operand(ref)} {_type(ref.value, self.exact)}"
+        return f"{self.operand(ref)} {_type(ref.value)}"
 
     def operand(self, operand: Operand) -> str:
         match operand:
@@ -161,16 +152,6 @@ class _Printing:
         return literal_text(value) or f"#{self.constants.number(value)}"
 
 
-def _without_numbers(fields: dict[str, Operand]) -> dict[str, Operand]:
-    """Return what was found, as far as all runs of a path agree (see ``HeapRead.token``)."""
-    match fields:
-        case {"kind": Const(value="number"), "value": Const(value=number)}:
-            return {**fields, "value": Const(type(number).__name__)}
-        case {"kind": Const(value="tensor"), "detail": Sequence(items=(cls, dtype, Sequence(items=sizes), _, *others))}:
-            return {**fields, "detail": Sequence(tuple, (cls, dtype, Const(len(sizes)), *others))}
-    return fields
-
-
 def _object(value: Any) -> str:
     name = name_of_object(value)
     if name is not None:
@@ -183,12 +164,10 @@ def _class(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _type(value: Value, exact: bool) -> str:
+def _type(value: Value) -> str:
     kind = value.type
     if not isinstance(kind, TensorType):
         return f":{kind}" if value.alias is None else f":{kind}/A{value.alias}"
-    if not exact:
-        return f":{kind.dtype}<{len(kind.sizes)}>/A{value.alias}/{kind.device}/{kind.requires_grad}"
     sizes = ",".join(map(str, kind.sizes))
     strides = ",".join(map(str, kind.strides))
     grad = "/grad" if kind.requires_grad else ""
