@@ -16,7 +16,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
-from torchjanus.host.journal import Journal
+from torchjanus.host.journal import Journal, Method
 from torchjanus.host.program_lines import Caller, caller_at
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lookup import attributes_of
@@ -141,6 +141,7 @@ class ExternCalls:
         named_kept = dict(zip(keywords, self._kept(tuple(keywords.values()), effects), strict=True))
         recording.keep((func, args, kwargs, kept, named_kept, result))
         effects = self.callbacks.effects_with(effects, func, own)
+        self._check_libraries(func, args, effects)
         event = Extern(
             func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws,
             late=late, overwrites=overwrites, changes=changes, blind=self.callbacks.is_blind(own),
@@ -159,6 +160,17 @@ class ExternCalls:
                 if value is result:  # a method that returns self
                     return value
         return self.feed(AccessPath.extern(number, f"{name_of(func)}()"), result)
+
+    def _check_libraries(self, func: Any, args: tuple[Any, ...], effects: Effects) -> None:
+        """Refuse a call that may use what the step has replaced in a library for a while (``sys.stdout``)."""
+        replaced = self.recording.chain[0].replaced_in_libraries()
+        if replaced is None or func is print or not (effects.world or effects.writes & OUTPUT.writes):
+            return
+        if isinstance(func, Method) and args and type(args[0]).__module__ == "_io":
+            return
+        what = f"{name_of(func)} is called in the middle of the step, and may read {replaced}"
+        why = "the step has replaced it, and the call is made when it is what it was."
+        self.recording.refuse("native-call-reads", what, why, "Replace it outside of the step.")
 
     def _ends(self, func: Any, args: tuple[Any, ...], result: Any) -> bool:
         """Refuse a new object of which the program sees the end, unless ``with`` closes it. It must not be kept."""

@@ -53,7 +53,7 @@ from torchjanus.semantics.torch.framework import FrameworkRecorder
 from torchjanus.semantics.torch.packed_sequences import PackedSequences
 from torchjanus.semantics.torch.selections import Selections
 from torchjanus.trace.effects import ATTRIBUTES, PURE, Effects
-from torchjanus.trace.values import Apply, Read, Traced, trace_value
+from torchjanus.trace.values import Apply, Read, Traced, plain, trace_value
 
 __all__ = ["FOREIGN_ANSWERS", "ForeignCalls"]
 
@@ -221,8 +221,13 @@ class ForeignCalls(NativeMethods):
         return [self.watch.load_item(None, shadow.container, place) for place in self.iterable(places)]
 
     def _claim(self, value: Any) -> None:
-        """Make a foreign object without an access path a constant. It is from before the call."""
+        """Make a foreign object without an access path a constant. It is from before the call, or no graph is made: the
+        next call makes another one."""
         if self.recording.owner(value) is None and self.is_foreign(value):
+            namespace = attributes_of(value)
+            for name, part in [*namespace.items()] if type(namespace) is dict else ():
+                if isinstance(part, Traced):  # Python code of the library that was entered has made it
+                    namespace[name] = plain(part)
             self.recording.claim(value, AccessPath.const(value))
 
     def foreign_method(self, fn: Any, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -44,6 +44,7 @@ from torchjanus.semantics.known.endings import finalizer_of
 from torchjanus.semantics.known.foreign_effects import ARRAYS, is_users_cache
 from torchjanus.semantics.known.host_memory import tensors_within
 from torchjanus.semantics.known.natives import ARITHMETIC, CONSUMING, LOOKING, torch_query
+from torchjanus.semantics.known.not_entered import REPLACING
 from torchjanus.semantics.known.trusted import IGNORED, is_installed
 from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.native.identities import IDENTICAL, IDENTITIES, identity_of
@@ -274,7 +275,7 @@ class NativeFunctions(ForeignCalls):
         owner = getattr(fn, "__self__", None)
         known = isinstance(owner, CONTAINERS) or is_torch_script(fn)
         often = searches(fn, (*args, *kwargs.values()))
-        if module.partition(".")[0] != "torch" and not known and not often:
+        if module.partition(".")[0] not in ("torch", *REPLACING) and not known and not often:
             return self.extern(fn, args, kwargs)
         refuse_native(self.recording, fn, f"{module}.{_PYBIND.sub('', name)}", why)
         leave_alone()

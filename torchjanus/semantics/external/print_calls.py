@@ -31,8 +31,11 @@ class PrintCalls:
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``print``. Texts that Python code makes, and files whose ``write`` is Python code, are watched."""
         file = kwargs.get("file")
-        if file is None and writes_by_python(sys.stdout):
+        redirected = file is None and sys.stdout is not self._recording.chain[0].streams[0]
+        if redirected or (file is None and writes_by_python(sys.stdout)):
             file = self._watch.attr(None, sys, "stdout")
+        if redirected:  # by the step
+            kwargs = {**kwargs, "file": file}
         own = (file is not None and self._recording.owner(file) is not None) or type(file).__module__ != "builtins"
         ends = [kwargs.get(name) for name in ("sep", "end")]
         known = kwargs.keys() <= {"sep", "end", "file", "flush"} and all(e is None or isinstance(e, str) for e in ends)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from torchjanus.core.kinds import isinstance
 
-__all__ = ["NATIVE_MODULES", "module_reason"]
+__all__ = ["NATIVE_MODULES", "REPLACING", "module_reason"]
 
 NATIVE_MODULES: Mapping[str, str] = {
     "torchjanus": "torchjanus itself",
@@ -48,6 +48,9 @@ NATIVE_MODULES: Mapping[str, str] = {
     "pytest": "a test framework",
     "_pytest": "a test framework",
 }
+
+# Libraries that replace attributes of other modules and classes for a while, where no hook sees it.
+REPLACING: Mapping[str, str] = dict.fromkeys(("unittest", "pytest", "_pytest", "mock"), "a test framework")
 
 # Part of torchjanus, but run in the place of library functions, or around the program's, and watched like the program.
 _STAND_INS = ("stand_ins", "reducing", "heaps", "inspecting")

@@ -24,6 +24,7 @@ from torchjanus.semantics.known.details import version_of
 from torchjanus.semantics.protocols.indexed_iterators import WrappedIterable
 from torchjanus.semantics.record.context_variables import ContextVariables
 from torchjanus.semantics.record.letting_go import Lifetimes, holds_objects, starts_at_object
+from torchjanus.semantics.record.library_writes import LibraryWrites
 from torchjanus.semantics.record.rebinding import VariableChanges
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import (
@@ -60,7 +61,7 @@ _PREDICATES = frozenset({NumberPredicate, TensorPredicate})
 _LOOPS = frozenset({"for", "comprehension", "while"})
 
 
-class RunRecord(Lifetimes, ContextVariables):
+class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
     """The events of one watched run. ``trace.alive`` keeps every object alive whose ``id`` is used as a key."""
 
     def __init__(self) -> None:
@@ -68,6 +69,7 @@ class RunRecord(Lifetimes, ContextVariables):
         self.trace = Trace(outline=Outline() if is_outlined() else None)
         self._path: Any = None  # the regions around the site of the last entry of the outline
         self.filters = WarningFilters.now()
+        self.streams = sys.stdout, sys.stderr  # when the call began
         self.place: Place = NOWHERE
         self.ops = 0
         self.externs = 0  # number of extern calls so far

@@ -19,7 +19,7 @@ from torchjanus.semantics.record.flags import Flags
 from torchjanus.semantics.record.marks import holds
 from torchjanus.semantics.record.scalar_record import ScalarRecord
 from torchjanus.trace.actions import ContainerMutation, HeapWrite, InvokeOp
-from torchjanus.trace.values import plain
+from torchjanus.trace.values import TracedFloat, TracedInt, TracedStr, plain
 
 __all__ = ["ABSENT", "WriteRecord"]
 
@@ -30,6 +30,8 @@ class _Absent:
 
 
 ABSENT = _Absent()
+# Values that are compared with what is there when they are read again: code without hooks may have written meanwhile.
+_ATOMS = frozenset({int, float, str, bool, type(None), TracedInt, TracedFloat, TracedStr})
 
 
 def _place(key: Any) -> Any:
@@ -130,7 +132,22 @@ class WriteRecord(ScalarRecord):
         found = self._written[id(container)][_place(key)]
         if (event := self.last_store(container, _place(key))) is not None:
             self.trace.reread.append((len(self.trace.events), event.where))
+        if type(container) is dict and type(found) in _ATOMS and type(name := plain(key)) in (str, int):
+            now, bare = container.get(name, ABSENT), plain(found)
+            if type(now) is not type(bare) or (now != bare and bare == bare):
+                self._refuse_unwatched_change(container, name)
+                return now
         return found
+
+    def _refuse_unwatched_change(self, container: Any, key: Any) -> None:
+        owner = self.owner(container)
+        what = f"[{key!r}]" if owner is None else str(owner.item(key))
+        self.refuse(
+            "unwatched-change",
+            f"{what} was changed by code that is not watched",
+            "native code or another thread has put something else there during the call.",
+            "",
+        )
 
     def has_written(self, container: Any, key: Any) -> bool:
         if id(container) not in self._written and not self.call_writes:  # mostly so

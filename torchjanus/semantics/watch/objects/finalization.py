@@ -223,7 +223,8 @@ class Finalization:
         if isinstance(value, Traced):
             return plain(value)
         if isinstance(value, WrappedIterable):
-            return self.recording.bare(value)
+            own = self.recording.bare(value)  # the program's iterator, which may hold traced numbers itself
+            return own if isinstance(own, WrappedIterable) else self.bare(own)
         if type(value) is torch.Size or isinstance(value, torch.Tensor):
             return self.recording.bare(value)
         if (

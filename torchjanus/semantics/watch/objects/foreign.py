@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,9 @@ from torchjanus.core.kinds import hasattr, isinstance
 from torchjanus.host.journal import method
 from torchjanus.rewrite import Site
 from torchjanus.semantics.external.handling import may_suppress
-from torchjanus.semantics.external.refusals import refuse_mode
+from torchjanus.semantics.external.refusals import refuse_mode, refuse_native
+from torchjanus.semantics.known.not_entered import REPLACING, module_reason
+from torchjanus.semantics.protocols.leaves import on_type
 from torchjanus.semantics.watch.objects.state import Part
 from torchjanus.semantics.watch.objects.values import INPLACE, OPERATORS, UNARY
 from torchjanus.trace.effects import WORLD
@@ -88,6 +91,10 @@ class ForeignObjects(Part):
         externs.suppressing = externs.suppressing or may_suppress(manager)
         if self.natives.is_foreign(manager):
             return _ForeignContext(self, at, manager)
+        enter = on_type(type(manager), "__enter__")
+        if type(enter) is types.FunctionType and module_reason(enter.__globals__.get("__name__"), REPLACING):
+            self.at(at)
+            refuse_native(self.recording, enter, f"{enter.__module__}.{enter.__qualname__}")
         if isinstance(manager, TorchFunctionMode):
             self.at(at)
             refuse_mode(self.recording, manager)

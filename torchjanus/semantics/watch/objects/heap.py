@@ -247,6 +247,7 @@ class Heap(Part):
                 "what was assumed of it is not asked again.",
                 "Do it outside of the step, or make another object.",
             )
+        self._note_replaced(obj, name)
         if name == "__dict__" and isinstance(value, dict) and self.recording.owner(value) is None:
             for key, part in list(dict.items(value)):  # from now on it belongs to an old object
                 dict.__setitem__(value, key, self.recording.pin(part, "is an attribute of an object's new __dict__"))
@@ -259,6 +260,13 @@ class Heap(Part):
         else:
             self._attributes(access_path, namespace).storing(name, value)
             Protocols.store_attr(self.semantics, at, obj, name, self.recording.bare(value))
+
+    def _note_replaced(self, obj: Any, name: str) -> None:
+        """Note a write to a module or class of a library."""
+        if isinstance(obj, types.ModuleType | type):
+            home = obj.__name__ if isinstance(obj, types.ModuleType) else obj.__module__
+            if is_trusted_module(home):
+                self.state.step.recording.replacing(obj, name)
 
     def drop_attr(self, at: Site, obj: Any, name: str) -> None:
         self.at(at)
@@ -274,6 +282,7 @@ class Heap(Part):
         if access_path is None:
             self.state.out(Protocols.drop_attr, self.semantics, at, obj, name)
             return
+        self._note_replaced(obj, name)
         descriptor, owner = class_lookup(type(obj), name)
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
             if not self.recording.has_written(obj, name) and hasattr(obj, name):
