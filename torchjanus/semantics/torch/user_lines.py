@@ -71,10 +71,14 @@ class UserLines:
         if caller is None:
             caller = self._made[key] = self._make(place)
         try:
-            return out(caller, fn, args, kwargs)
-        finally:
+            made = out(caller, fn, args, kwargs)
+        except Exception:
             if self._sentinel.compared:
-                self._note_warning(fn, key)
+                self._note_warning(fn, key, raised=True)
+            raise
+        if self._sentinel.compared:
+            self._note_warning(fn, key)
+        return made
 
     def _make(self, place: Place) -> Callable[..., Any]:
         space = self._spaces.get(place.file)
@@ -94,8 +98,9 @@ class UserLines:
         )
         return types.FunctionType(code, space[1], CALLING)
 
-    def _note_warning(self, fn: Any, key: tuple[str, int]) -> None:
-        shown = _shown(warnings.filters)
+    def _note_warning(self, fn: Any, key: tuple[str, int], raised: bool = False) -> None:
+        """``raised``: the warning may have been turned into an error, which each run for these filters shows."""
+        shown = "" if raised else _shown(warnings.filters)
         for file, (names, space) in self._spaces.items():
             known = {name: value for name, value in space[_REGISTRY].items() if name is not self._sentinel}
             if known:
