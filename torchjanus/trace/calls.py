@@ -9,7 +9,7 @@ from torchjanus.core.access_path import AccessPath, Step
 
 __all__ = ["TENSOR", "count_of", "entered_at", "parts_made"]
 
-_COUNT = "count "  # begins the name of the parameter by which a call knows what is there when it begins
+_COUNT = "count "  # prefix of the parameter that holds the value of a count when a call begins
 
 
 class _Tensor:
@@ -17,11 +17,11 @@ class _Tensor:
         return "<a tensor of the graph>"
 
 
-TENSOR: Any = _Tensor()  # stands for a tensor among what a call is given: the host does not have it
+TENSOR: Any = _Tensor()  # stands for a tensor among the arguments of a call, which the host does not have
 
 
 def parts_made(made: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield what a result that looks like this holds: the key or name of each part, and what that looks like."""
+    """Yield the parts of a result with this structure: the key or name of each, and its structure."""
     match made:
         case ("tuple" | "list", *parts):
             yield from enumerate(parts)
@@ -30,11 +30,11 @@ def parts_made(made: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def entered_at(number: Any) -> AccessPath:
-    """Return where a call finds what calls have counted before it. ``number``: by which they know the count."""
+    """Return the access path of a count's value when a call begins. ``number``: the count's number."""
     return AccessPath.parameter(f"{_COUNT}{number}")
 
 
 def count_of(access_path: AccessPath) -> int | None:
-    """Return which count it is, if what is found there is one of those."""
+    """Return the number of the count whose value is at this access path; None if it is none."""
     known = access_path.step is Step.PARAMETER and access_path.key.startswith(_COUNT)
     return int(access_path.key.removeprefix(_COUNT)) if known else None

@@ -77,7 +77,7 @@ class EntryCallLoops:
             if not carries_nothing(loop.place):
                 variants = {self._variants.setdefault(loop.place, one.call.tokens()) for one in event.iterations[:1]}
                 if variants != {one.call.tokens() for one in event.iterations}:
-                    raise NotMergeable("recursion-entry-loop", "calls of the trees do not go the same way")
+                    raise NotMergeable("recursion-entry-loop", "calls of the trees take different paths")
 
     def _check_more(self, loops: Sequence[EntryCallLoop], merged: Trace) -> None:
         """Raise NotMergeable if iterations do more than make calls and no run of enough iterations has shown it."""
@@ -92,8 +92,8 @@ class EntryCallLoops:
     def _is_free(self, trace: Trace, loop: EntryCallLoop) -> bool:
         """Whether the sizes of the program's own containers do not depend on the trip count."""
         free = True
-        asked = [one for one in trace.counted if one[0] > loop.starts[0]]
-        asked += [
+        sizes_read = [one for one in trace.counted if one[0] > loop.starts[0]]
+        sizes_read += [
             (loop_record.end, trace.events[loop_record.end].place, len(loop_record.starts))
             for loop_record in trace.loop_records
             if loop_record.own
@@ -101,7 +101,7 @@ class EntryCallLoops:
             and loop_record.end is not None
             and loop_record.starts[0] > loop.end
         ]
-        for number, (_, place, held) in enumerate(asked):
+        for number, (_, place, held) in enumerate(sizes_read):
             known = self._held.setdefault((loop.place, place, number), {})
             known[len(loop.starts)] = held if known.get(len(loop.starts), held) == held else -1
             free &= len(known) > 1 and len(set(known.values())) == 1 and held >= 0
