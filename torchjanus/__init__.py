@@ -25,33 +25,10 @@ if TYPE_CHECKING:
     from torchjanus.semantics.protocols.virtualize import virtualize
 
 __all__ = [
-    "Explanation",
-    "Imperative",
-    "JanusError",
-    "NewGraph",
-    "NotStaged",
-    "Protocols",
-    "Refusal",
-    "Rep",
-    "Semantics",
-    "Site",
-    "SourceUnavailable",
-    "Speculated",
-    "StagedGraph",
-    "Statistics",
-    "Unsupported",
-    "__version__",
-    "explain",
-    "install",
-    "load",
-    "load_ipython_extension",
-    "speculate",
-    "stage",
-    "staged",
-    "stance",
-    "vary",
-    "virtualize",
-]
+    "Explanation", "Imperative", "JanusError", "NewGraph", "NotStaged", "Protocols", "Refusal", "Rep", "Semantics",
+    "Site", "SourceUnavailable", "Speculated", "StagedGraph", "Statistics", "Unsupported", "__version__", "explain",
+    "install", "load", "load_ipython_extension", "speculate", "stage", "staged", "stance", "vary", "virtualize",
+]  # fmt: skip
 
 # A script in which nothing is speculated on needs none of these.
 __getattr__ = names_of(

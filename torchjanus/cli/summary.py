@@ -18,16 +18,9 @@ from torchjanus.core.lazy import deferred
 from torchjanus.host.collectives import communicated
 
 __all__ = [
-    "FunctionSummary",
-    "Speculated",
-    "Summary",
-    "print_report",
-    "summarize",
-    "summary_of",
-    "write_json",
-    "write_page",
+    "FunctionSummary", "Speculated", "Summary", "print_report", "summarize", "summary_of", "write_json", "write_page",
     "write_trace",
-]
+]  # fmt: skip
 
 chrome_trace = deferred("torchjanus.runtime.report.chrome_trace")
 explanation = deferred("torchjanus.runtime.report.explanation")
@@ -91,11 +84,7 @@ def summarize(step: S, explain: Callable[[S], Explained]) -> FunctionSummary:
 
 
 def summary_of(
-    script: str,
-    arguments: Sequence[str],
-    exit_code: int,
-    seconds: float,
-    selection: Selection | None,
+    script: str, arguments: Sequence[str], exit_code: int, seconds: float, selection: Selection | None
 ) -> Summary:
     """Return the summary of all functions that have been speculated on."""
     return Summary(

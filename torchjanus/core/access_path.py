@@ -16,17 +16,9 @@ from typing import Any
 from torchjanus.core.kinds import getattr, hasattr, isinstance
 
 __all__ = [
-    "REGISTRIES",
-    "RESULTS",
-    "AccessPath",
-    "Floats",
-    "Ints",
-    "Step",
-    "native_class",
-    "numbers_of",
-    "read_item",
+    "REGISTRIES", "RESULTS", "AccessPath", "Floats", "Ints", "Step", "native_class", "numbers_of", "read_item",
     "token_of",
-]
+]  # fmt: skip
 
 # Where ``AccessPath.read`` finds the results of extern calls: in the keywords, under a key that no keyword can have.
 RESULTS: Any = ("results of extern calls",)

@@ -6,17 +6,9 @@ import os
 from dataclasses import dataclass, field, replace
 
 __all__ = [
-    "InternalFault",
-    "JanusError",
-    "NewGraph",
-    "NotStaged",
-    "Place",
-    "Refusal",
-    "Refused",
-    "SourceUnavailable",
-    "Unsupported",
-    "refused",
-]
+    "InternalFault", "JanusError", "NewGraph", "NotStaged", "Place", "Refusal", "Refused", "SourceUnavailable",
+    "Unsupported", "refused",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,16 +22,8 @@ from types import (
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 __all__ = [
-    "MISSING",
-    "ClassTable",
-    "getattr",
-    "hasattr",
-    "is_one_of",
-    "isinstance",
-    "mro_of",
-    "namespace_of",
-    "on_type",
-]
+    "MISSING", "ClassTable", "getattr", "hasattr", "is_one_of", "isinstance", "mro_of", "namespace_of", "on_type",
+]  # fmt: skip
 
 # Comparing or hashing these runs no code of the program. By id of the class, since a metaclass may have no hash.
 _FUNCTIONS = frozenset(

@@ -21,24 +21,9 @@ from torchjanus.trace.modes import WarningFilters, attention_switched_off
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, leaves
 
 __all__ = [
-    "AmbientState",
-    "Args",
-    "Arguments",
-    "Assumption",
-    "AtAccessPath",
-    "Condition",
-    "ContainerKeys",
-    "Emptiness",
-    "Identity",
-    "InstanceOf",
-    "KeyPresence",
-    "Kwargs",
-    "SameObject",
-    "TypeOf",
-    "ValueOf",
-    "evaluate",
-    "waits_for",
-]
+    "AmbientState", "Args", "Arguments", "Assumption", "AtAccessPath", "Condition", "ContainerKeys", "Emptiness",
+    "Identity", "InstanceOf", "KeyPresence", "Kwargs", "SameObject", "TypeOf", "ValueOf", "evaluate", "waits_for",
+]  # fmt: skip
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]

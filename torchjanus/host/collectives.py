@@ -17,17 +17,9 @@ from torchjanus.core.caches import Interned
 from torchjanus.trace.effects import Effects
 
 __all__ = [
-    "BEGINNING",
-    "BEGINNING_EARLY",
-    "COMMUNICATING",
-    "Collective",
-    "Started",
-    "buffers_broadcast",
-    "collective",
-    "communicated",
-    "completed",
-    "of_buckets",
-]
+    "BEGINNING", "BEGINNING_EARLY", "COMMUNICATING", "Collective", "Started", "buffers_broadcast", "collective",
+    "communicated", "completed", "of_buckets",
+]  # fmt: skip
 
 # All collectives of a process keep their order, of whichever group they are.
 COMMUNICATING = Effects(reads=frozenset({"processes"}), writes=frozenset({"processes"}))

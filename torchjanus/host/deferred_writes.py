@@ -40,17 +40,9 @@ from torchjanus.trace.recipes import (
 from torchjanus.trace.values import Fetch, Read, Traced, leaves
 
 __all__ = [
-    "Commit",
-    "access_paths_of",
-    "delete_item",
-    "make_exception",
-    "make_function",
-    "make_parameter",
-    "make_partial",
-    "make_value",
-    "set_item",
-    "write_all",
-]
+    "Commit", "access_paths_of", "delete_item", "make_exception", "make_function", "make_parameter", "make_partial",
+    "make_value", "set_item", "write_all",
+]  # fmt: skip
 
 
 def set_item(container: Any, key: Any, value: Any) -> None:

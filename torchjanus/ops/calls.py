@@ -6,18 +6,9 @@ A trace names a call before anything decides which of ATen's operators it is. Wh
 from __future__ import annotations
 
 __all__ = [
-    "ARITHMETIC",
-    "DIVISIONS",
-    "DROPOUTS",
-    "FOREACH",
-    "FRESH",
-    "IN_PLACE_ARITHMETIC",
-    "NUMBERS_ALIKE",
-    "NUMERIC",
-    "SHAPING",
-    "TOTAL",
-    "VIEWS",
-]
+    "ARITHMETIC", "DIVISIONS", "DROPOUTS", "FOREACH", "FRESH", "IN_PLACE_ARITHMETIC", "NUMBERS_ALIKE", "NUMERIC",
+    "SHAPING", "TOTAL", "VIEWS",
+]  # fmt: skip
 
 # In these a one-element tensor in place of a number gives bitwise the same result.
 ARITHMETIC = frozenset(

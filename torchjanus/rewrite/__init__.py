@@ -10,26 +10,7 @@ from torchjanus.rewrite.syntax.sites import Location, Site
 from torchjanus.rewrite.variants import RUN, Run, call_sites, runs_of, variant
 
 __all__ = [
-    "CENSUS",
-    "RUN",
-    "Anchor",
-    "Bind",
-    "Census",
-    "Entry",
-    "Location",
-    "Run",
-    "Site",
-    "Span",
-    "call_sites",
-    "code_of",
-    "cut",
-    "forget_sources",
-    "is_rewritten",
-    "rewritten_source",
-    "runs_of",
-    "sites_of",
-    "spans_of",
-    "twin",
-    "variant",
+    "CENSUS", "RUN", "Anchor", "Bind", "Census", "Entry", "Location", "Run", "Site", "Span", "call_sites", "code_of",
+    "cut", "forget_sources", "is_rewritten", "rewritten_source", "runs_of", "sites_of", "spans_of", "twin", "variant",
     "with_code",
-]
+]  # fmt: skip

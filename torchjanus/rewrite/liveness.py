@@ -13,19 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 __all__ = [
-    "INNER",
-    "Around",
-    "around_body",
-    "bound",
-    "captured",
-    "certain",
-    "lets_errors_out",
-    "live_before",
-    "parameters_of",
-    "read_by",
-    "targets",
-    "within",
-]
+    "INNER", "Around", "around_body", "bound", "captured", "certain", "lets_errors_out", "live_before", "parameters_of",
+    "read_by", "targets", "within",
+]  # fmt: skip
 
 INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 # Names of context managers that suppress no exception.

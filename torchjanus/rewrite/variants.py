@@ -113,10 +113,7 @@ class _Change(ast.NodeTransformer):
     """Puts placeholders in: ``objects`` says of what."""
 
     def __init__(
-        self,
-        found: Found,
-        callees: Mapping[Location, Callable[[Any], Any]],
-        runs: Mapping[Run, Callable[..., Any]],
+        self, found: Found, callees: Mapping[Location, Callable[[Any], Any]], runs: Mapping[Run, Callable[..., Any]]
     ) -> None:
         self.objects: dict[str, Any] = {}
         self._imported = found.imported

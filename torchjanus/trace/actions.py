@@ -15,18 +15,9 @@ from torchjanus.trace.terms import TensorRef, if_chosen, key_token, symbol_token
 from torchjanus.trace.values import Expr
 
 __all__ = [
-    "WITHIN",
-    "BatchedExtern",
-    "ContainerMutation",
-    "Extern",
-    "HeapWrite",
-    "HostLoop",
-    "InvokeEachOp",
-    "InvokeOp",
-    "Op",
-    "name_of",
-    "place_of",
-]
+    "WITHIN", "BatchedExtern", "ContainerMutation", "Extern", "HeapWrite", "HostLoop", "InvokeEachOp", "InvokeOp", "Op",
+    "name_of", "place_of",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

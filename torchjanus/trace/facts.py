@@ -16,19 +16,9 @@ from torchjanus.trace.terms import TensorRef, key_token, text_of
 from torchjanus.trace.values import Expr, Fetch, Read, depends_on, leaves, where_made
 
 __all__ = [
-    "EmptinessTest",
-    "HeapRead",
-    "HostComputation",
-    "IdentityTest",
-    "InstanceTest",
-    "KeyLookup",
-    "KeySetRead",
-    "NumberPredicate",
-    "Specialization",
-    "TensorPredicate",
-    "is_chance",
-    "is_question",
-]
+    "EmptinessTest", "HeapRead", "HostComputation", "IdentityTest", "InstanceTest", "KeyLookup", "KeySetRead",
+    "NumberPredicate", "Specialization", "TensorPredicate", "is_chance", "is_question",
+]  # fmt: skip
 
 
 def _without_sizes(detail: tuple[Any, ...]) -> tuple[Any, ...]:

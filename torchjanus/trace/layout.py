@@ -13,15 +13,8 @@ from torch.nn.parameter import is_lazy
 from torchjanus.core.kinds import isinstance
 
 __all__ = [
-    "Layout",
-    "ResultLayout",
-    "extent",
-    "layout_by",
-    "layout_of",
-    "number_of",
-    "reinterpreted",
-    "result_layout_of",
-]
+    "Layout", "ResultLayout", "extent", "layout_by", "layout_of", "number_of", "reinterpreted", "result_layout_of",
+]  # fmt: skip
 
 Layout = tuple[tuple[int, ...], ...]  # for each dimension those whose sizes its stride is the product of
 # Of the result of an operation. True: contiguous; None: with gaps, or of less than two dimensions.

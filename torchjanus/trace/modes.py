@@ -9,14 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "ATTENTION",
-    "Modes",
-    "WarningFilters",
-    "attention_switched_off",
-    "is_attention_met",
-    "note_attention",
-]
+__all__ = ["ATTENTION", "Modes", "WarningFilters", "attention_switched_off", "is_attention_met", "note_attention"]
 
 # The kernels of scaled_dot_product_attention, each with what says whether it may be chosen.
 ATTENTION = tuple(

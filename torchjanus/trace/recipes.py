@@ -16,21 +16,9 @@ from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr
 
 __all__ = [
-    "CollectedItems",
-    "ConditionalItem",
-    "Constant",
-    "ExistingObject",
-    "NewObject",
-    "Number",
-    "ObjectReference",
-    "Recipe",
-    "RowOf",
-    "TensorAt",
-    "TensorOf",
-    "inner_recipes",
-    "map_recipe",
-    "parts_of",
-]
+    "CollectedItems", "ConditionalItem", "Constant", "ExistingObject", "NewObject", "Number", "ObjectReference",
+    "Recipe", "RowOf", "TensorAt", "TensorOf", "inner_recipes", "map_recipe", "parts_of",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,30 +18,10 @@ from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.kinds import getattr, isinstance
 
 __all__ = [
-    "DEEP",
-    "ON_DEPTH",
-    "ON_HASH",
-    "Apply",
-    "DisplayedValue",
-    "Expr",
-    "Fetch",
-    "InductionVariable",
-    "Read",
-    "Size",
-    "Traced",
-    "TracedFloat",
-    "TracedInt",
-    "TracedStr",
-    "depends_on",
-    "is_local",
-    "known_by_host",
-    "leaves",
-    "plain",
-    "plus",
-    "symbol",
-    "trace_value",
-    "where_made",
-]
+    "DEEP", "ON_DEPTH", "ON_HASH", "Apply", "DisplayedValue", "Expr", "Fetch", "InductionVariable", "Read", "Size",
+    "Traced", "TracedFloat", "TracedInt", "TracedStr", "depends_on", "is_local", "known_by_host", "leaves", "plain",
+    "plus", "symbol", "trace_value", "where_made",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,25 +16,9 @@ from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.kinds import isinstance
 
 __all__ = [
-    "REGIONS",
-    "Block",
-    "Const",
-    "Dict",
-    "Fact",
-    "Graph",
-    "Input",
-    "Node",
-    "Operand",
-    "Path",
-    "Record",
-    "Ref",
-    "Sequence",
-    "TensorType",
-    "Value",
-    "is_merged",
-    "refs_in",
-    "walk",
-]
+    "REGIONS", "Block", "Const", "Dict", "Fact", "Graph", "Input", "Node", "Operand", "Path", "Record", "Ref",
+    "Sequence", "TensorType", "Value", "is_merged", "refs_in", "walk",
+]  # fmt: skip
 
 REGIONS = ("loop", "switch", "call")  # kinds of nodes with blocks
 

@@ -16,17 +16,9 @@ from torchjanus.rewrite.syntax.sites import Location, location_of
 from torchjanus.rewrite.syntax.walk import place
 
 __all__ = [
-    "GOES_ON",
-    "HOW",
-    "LEAVES",
-    "RESULT",
-    "RETURNS",
-    "name_node",
-    "none_node",
-    "result_of_body",
-    "whether_left",
+    "GOES_ON", "HOW", "LEAVES", "RESULT", "RETURNS", "name_node", "none_node", "result_of_body", "whether_left",
     "with_returns",
-]
+]  # fmt: skip
 
 
 GOES_ON, LEAVES, RETURNS = 0, 1, 2  # how an outlined body was left, if not by its end

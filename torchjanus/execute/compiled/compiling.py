@@ -26,18 +26,9 @@ from torchjanus.graph.operators.data_sizes import found_sizes
 from torchjanus.trace.blanks import is_blank, like
 
 __all__ = [
-    "Compiled",
-    "bare",
-    "compile_block",
-    "compile_for_sizes",
-    "compile_step",
-    "examples_of",
-    "patches",
-    "patches_for",
-    "prepared_of",
-    "risks_in",
-    "taken_by",
-]
+    "Compiled", "bare", "compile_block", "compile_for_sizes", "compile_step", "examples_of", "patches", "patches_for",
+    "prepared_of", "risks_in", "taken_by",
+]  # fmt: skip
 
 after_mutation = deferred("torchjanus.execute.compiled.after_mutation")
 inductor = deferred("torch._inductor")

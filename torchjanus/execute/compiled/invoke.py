@@ -33,15 +33,9 @@ from torchjanus.graph.recursion.variants.plan import Batch
 from torchjanus.graph.regions.partition import Source
 
 __all__ = [
-    "CompiledCalls",
-    "Part",
-    "PartToCompile",
-    "assembled",
-    "calls_to_compile",
-    "compile_calls",
-    "compiled_calls",
+    "CompiledCalls", "Part", "PartToCompile", "assembled", "calls_to_compile", "compile_calls", "compiled_calls",
     "parts_to_compile",
-]
+]  # fmt: skip
 
 MOST_PARTS = 7  # that are compiled for one recursion
 _MUCH = 4  # operations that are worth fusing in a part called once a run

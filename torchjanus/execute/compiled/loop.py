@@ -28,13 +28,7 @@ from torchjanus.graph.operators.loop_op import (
 from torchjanus.graph.regions.blocks import Block, backward_block, forward_block, width_for
 from torchjanus.graph.regions.partition import Partition, Source
 
-__all__ = [
-    "CompiledLoop",
-    "PreparedBlock",
-    "compiled_loops",
-    "loops_to_compile",
-    "prepared_blocks",
-]
+__all__ = ["CompiledLoop", "PreparedBlock", "compiled_loops", "loops_to_compile", "prepared_blocks"]
 
 aten = torch.ops.aten
 

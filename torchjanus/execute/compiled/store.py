@@ -32,18 +32,9 @@ from torchjanus.execute.compiled.extension import Extension
 from torchjanus.execute.compiled.loading import load
 
 __all__ = [
-    "MOST_BYTES",
-    "VARIABLE",
-    "NotPrivate",
-    "Product",
-    "Store",
-    "environment",
-    "fingerprint",
-    "folder_in_use",
-    "put_back",
-    "require_private",
-    "store_in_use",
-]
+    "MOST_BYTES", "VARIABLE", "NotPrivate", "Product", "Store", "environment", "fingerprint", "folder_in_use",
+    "put_back", "require_private", "store_in_use",
+]  # fmt: skip
 
 inductor = deferred("torch._inductor")
 

@@ -21,18 +21,9 @@ from torchjanus.trace.facts import HeapRead, NumberPredicate
 from torchjanus.trace.values import Read, Size
 
 __all__ = [
-    "FEW",
-    "Dimensions",
-    "Geometry",
-    "Split",
-    "dimensions_of",
-    "geometries",
-    "goes_alike",
-    "holds_for",
-    "in_inputs",
-    "is_size",
-    "key_of",
-]
+    "FEW", "Dimensions", "Geometry", "Split", "dimensions_of", "geometries", "goes_alike", "holds_for", "in_inputs",
+    "is_size", "key_of",
+]  # fmt: skip
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...]]  # sizes, strides
 Strides = tuple[int | tuple[int, ...], ...]

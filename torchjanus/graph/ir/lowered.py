@@ -18,20 +18,9 @@ from torchjanus.graph.ir.program import Assertion, Program, Ref, Symbol
 from torchjanus.trace.values import Expr, leaves
 
 __all__ = [
-    "Fresh",
-    "FromInput",
-    "GradState",
-    "Leaf",
-    "Lowered",
-    "NoGradient",
-    "Pin",
-    "Pullback",
-    "Replaced",
-    "Result",
-    "Saves",
-    "Source",
-    "ViewOf",
-]
+    "Fresh", "FromInput", "GradState", "Leaf", "Lowered", "NoGradient", "Pin", "Pullback", "Replaced", "Result",
+    "Saves", "Source", "ViewOf",
+]  # fmt: skip
 
 
 class GradState(Enum):

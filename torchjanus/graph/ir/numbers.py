@@ -24,18 +24,9 @@ from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, leaves
 
 __all__ = [
-    "HostBatch",
-    "Numbers",
-    "counting_step",
-    "find_host_fetches",
-    "need",
-    "split_numbers",
-    "taken_by",
-    "tensors_in",
-    "used_expressions",
-    "value_of",
-    "varies",
-]
+    "HostBatch", "Numbers", "counting_step", "find_host_fetches", "need", "split_numbers", "taken_by", "tensors_in",
+    "used_expressions", "value_of", "varies",
+]  # fmt: skip
 
 # In-place arithmetic on a one-element counter that the host can compute beside the graph (an optimizer's step).
 _COUNTING: dict[str, Callable[..., Any]] = {

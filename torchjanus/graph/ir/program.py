@@ -18,22 +18,9 @@ from torchjanus.trace.modes import Modes
 from torchjanus.trace.values import Expr
 
 __all__ = [
-    "Assertion",
-    "Backward",
-    "Cut",
-    "Dimension",
-    "Formula",
-    "Input",
-    "Measure",
-    "Measured",
-    "Node",
-    "Program",
-    "Ref",
-    "Slot",
-    "SlotKind",
-    "Symbol",
-    "with_copies",
-]
+    "Assertion", "Backward", "Cut", "Dimension", "Formula", "Input", "Measure", "Measured", "Node", "Program", "Ref",
+    "Slot", "SlotKind", "Symbol", "with_copies",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

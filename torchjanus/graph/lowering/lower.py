@@ -260,11 +260,7 @@ def _works(program: Program, numbers: Mapping[int, float | int], held: Container
 
 
 def _culprits(
-    program: Program,
-    held: Mapping[int, float | int],
-    first: list[float | int],
-    second: list[float | int],
-    one: Traced,
+    program: Program, held: Mapping[int, float | int], first: list[float | int], second: list[float | int], one: Traced
 ) -> dict[int, str]:
     """Return the slots that change the graph in a way that no single slot explains, found by bisection: usually few of
     many do, and each test takes two traces."""

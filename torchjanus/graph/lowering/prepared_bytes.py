@@ -21,18 +21,9 @@ from torchjanus.core.lazy import deferred
 from torchjanus.graph.lowering.for_inductor import Prepared
 
 __all__ = [
-    "Condition",
-    "Geometry",
-    "Sizes",
-    "UnpackedExamples",
-    "fitting",
-    "on_device",
-    "pack",
-    "solvable",
-    "text_of",
-    "unpack",
-    "without_symbols",
-]
+    "Condition", "Geometry", "Sizes", "UnpackedExamples", "fitting", "on_device", "pack", "solvable", "text_of",
+    "unpack", "without_symbols",
+]  # fmt: skip
 
 printers = deferred("torch.utils._sympy.printers")
 if TYPE_CHECKING:

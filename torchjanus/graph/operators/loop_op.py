@@ -18,37 +18,11 @@ import torch
 from torchjanus.core.errors import InternalFault
 
 __all__ = [
-    "BACKWARD",
-    "FORWARD",
-    "FORWARD_RANDOM",
-    "TAGS",
-    "UNTIL",
-    "UNTIL_BACKWARD",
-    "UNTIL_RANDOM",
-    "LoopInputs",
-    "LoopRunner",
-    "Size",
-    "Tangents",
-    "TensorSignature",
-    "TerminatedLoopRunner",
-    "are_own",
-    "at_places",
-    "claim_keys",
-    "compiled_key",
-    "define",
-    "is_loop",
-    "is_until",
-    "keys_in",
-    "known_runner",
-    "new_key",
-    "own_keys",
-    "register",
-    "reserve_keys",
-    "runner_for",
-    "runners_of",
-    "shapes_of",
-    "signature_text",
-]
+    "BACKWARD", "FORWARD", "FORWARD_RANDOM", "TAGS", "UNTIL", "UNTIL_BACKWARD", "UNTIL_RANDOM", "LoopInputs",
+    "LoopRunner", "Size", "Tangents", "TensorSignature", "TerminatedLoopRunner", "are_own", "at_places", "claim_keys",
+    "compiled_key", "define", "is_loop", "is_until", "keys_in", "known_runner", "new_key", "own_keys", "register",
+    "reserve_keys", "runner_for", "runners_of", "shapes_of", "signature_text",
+]  # fmt: skip
 
 
 class LoopInputs(NamedTuple):

@@ -226,11 +226,7 @@ class _Run:
         )
         return self._finish(tensors, values) if program.backward is None else self._pulled(tensors, values)
 
-    def _finish(
-        self,
-        tensors: Sequence[torch.Tensor],
-        values: dict[int, torch.Tensor],
-    ) -> list[torch.Tensor]:
+    def _finish(self, tensors: Sequence[torch.Tensor], values: dict[int, torch.Tensor]) -> list[torch.Tensor]:
         """Determine the memory of each result, and return the graph's flat values."""
         program, memory = self.program, self.memory
         if any(torch._C._functorch.is_gradtrackingtensor(values[ref.index]) for ref in program.outputs):

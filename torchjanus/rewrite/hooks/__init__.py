@@ -26,23 +26,7 @@ from torchjanus.rewrite.hooks.semantics import (
 )
 
 __all__ = [
-    "BARE_FRAME_READERS",
-    "BINARY",
-    "COMPARE",
-    "FRAME_READERS",
-    "INPLACE",
-    "TEXT",
-    "UNARY",
-    "Bound",
-    "PendingCall",
-    "Semantics",
-    "class_keyword",
-    "current",
-    "hide_frames",
-    "made_class",
-    "make_calls_by",
-    "native_unpack",
-    "program_frames",
-    "rewritten",
-    "using",
-]
+    "BARE_FRAME_READERS", "BINARY", "COMPARE", "FRAME_READERS", "INPLACE", "TEXT", "UNARY", "Bound", "PendingCall",
+    "Semantics", "class_keyword", "current", "hide_frames", "made_class", "make_calls_by", "native_unpack",
+    "program_frames", "rewritten", "using",
+]  # fmt: skip

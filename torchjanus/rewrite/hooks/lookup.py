@@ -16,18 +16,9 @@ from typing import Any, cast
 from torchjanus.core.kinds import MISSING, mro_of, namespace_of, on_type
 
 __all__ = [
-    "MISSING",
-    "asks_for_attributes",
-    "attributes_of",
-    "bound_to",
-    "derives",
-    "imported_names",
-    "is_python_class",
-    "mro_of",
-    "namespace_of",
-    "on_type",
-    "own_dict",
-]
+    "MISSING", "asks_for_attributes", "attributes_of", "bound_to", "derives", "imported_names", "is_python_class",
+    "mro_of", "namespace_of", "on_type", "own_dict",
+]  # fmt: skip
 
 _flags = cast(Callable[[type], int], type.__dict__["__flags__"].__get__)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE

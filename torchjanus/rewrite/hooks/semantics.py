@@ -17,22 +17,9 @@ from typing import Any
 from torchjanus.rewrite import Site
 
 __all__ = [
-    "BINARY",
-    "COMPARE",
-    "CURRENT",
-    "INPLACE",
-    "NOTHING",
-    "TEXT",
-    "UNARY",
-    "Invocation",
-    "PendingCall",
-    "Semantics",
-    "current",
-    "invoked",
-    "make_calls_by",
-    "native_unpack",
-    "using",
-]
+    "BINARY", "COMPARE", "CURRENT", "INPLACE", "NOTHING", "TEXT", "UNARY", "Invocation", "PendingCall", "Semantics",
+    "current", "invoked", "make_calls_by", "native_unpack", "using",
+]  # fmt: skip
 
 
 def _not_in(a: Any, b: Any) -> bool:

@@ -17,19 +17,9 @@ from torchjanus.rewrite.hooks.lookup import MISSING, bound_to, on_type
 from torchjanus.rewrite.hooks.semantics import Semantics
 
 __all__ = [
-    "AttributeSlot",
-    "CellSlot",
-    "Entered",
-    "GlobalSlot",
-    "ItemSlot",
-    "Link",
-    "Operand",
-    "PatternValue",
-    "Unpacked",
-    "Updated",
-    "holds",
-    "special",
-]
+    "AttributeSlot", "CellSlot", "Entered", "GlobalSlot", "ItemSlot", "Link", "Operand", "PatternValue", "Unpacked",
+    "Updated", "holds", "special",
+]  # fmt: skip
 
 
 def special(obj: Any, name: str) -> Any:

@@ -12,15 +12,9 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
 __all__ = [
-    "KEPT",
-    "ByIteration",
-    "Loop",
-    "LoopInstance",
-    "LoopRecord",
-    "LoopSnapshots",
-    "TensorTermination",
+    "KEPT", "ByIteration", "Loop", "LoopInstance", "LoopRecord", "LoopSnapshots", "TensorTermination",
     "UntracedComputation",
-]
+]  # fmt: skip
 
 KEPT = 3  # the evidence threshold: loops with fewer iterations are not generalised from
 

@@ -24,17 +24,8 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.trace.loops.records import UntracedComputation
 
 __all__ = [
-    "BACK",
-    "HOLE",
-    "LEAST",
-    "Form",
-    "Recurrences",
-    "column",
-    "counting_down",
-    "find_recurrences",
-    "kind_of",
-    "name_of",
-]
+    "BACK", "HOLE", "LEAST", "Form", "Recurrences", "column", "counting_down", "find_recurrences", "kind_of", "name_of",
+]  # fmt: skip
 
 Form = tuple[Any, ...]
 _Rows = Sequence[tuple[Any, ...]]  # what is given, of each iteration

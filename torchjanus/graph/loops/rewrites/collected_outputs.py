@@ -255,10 +255,7 @@ def _tensors_read(trace: Trace, begin: int, end: int) -> list[int]:
 
 
 def _row_reads(
-    trace: Trace,
-    sources: Sequence[_LoopOutputs],
-    source_of: Mapping[int, int],
-    read: Sequence[Sequence[int]],
+    trace: Trace, sources: Sequence[_LoopOutputs], source_of: Mapping[int, int], read: Sequence[Sequence[int]]
 ) -> list[RowReads] | None:
     """Return the rows that the iterations use, if all use them alike; else None."""
     columns = [set(_columns(sources, source_of, number, tensors)) for number, tensors in enumerate(read)]

@@ -37,19 +37,9 @@ from torchjanus.trace.facts import is_question
 from torchjanus.trace.loops.records import KEPT
 
 __all__ = [
-    "ACCUMULATORS",
-    "FILL",
-    "FOLDING",
-    "LISTS",
-    "LOOPS",
-    "LOOP_OPERANDS",
-    "FoldDecision",
-    "FoldedTrace",
-    "OneIteration",
-    "fold_loops",
-    "is_one_iteration_form",
-    "one_iteration_form",
-]
+    "ACCUMULATORS", "FILL", "FOLDING", "LISTS", "LOOPS", "LOOP_OPERANDS", "FoldDecision", "FoldedTrace", "OneIteration",
+    "fold_loops", "is_one_iteration_form", "one_iteration_form",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

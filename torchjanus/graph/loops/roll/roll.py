@@ -20,18 +20,9 @@ from torchjanus.graph.loops.roll.emit import rewritten
 from torchjanus.graph.loops.roll.training import functional_iterations
 
 __all__ = [
-    "LEAST",
-    "ROLLING",
-    "ROLL_FOLDED",
-    "ROLL_REPEATED",
-    "counts_of",
-    "has_folded_loops",
-    "is_nested",
-    "place_of",
-    "place_of_loop",
-    "roll",
-    "roll_marked",
-]
+    "LEAST", "ROLLING", "ROLL_FOLDED", "ROLL_REPEATED", "counts_of", "has_folded_loops", "is_nested", "place_of",
+    "place_of_loop", "roll", "roll_marked",
+]  # fmt: skip
 
 LEAST = 17  # fewer iterations than this stay unrolled
 WORTH = 20  # the loop node must replace at least so many nodes

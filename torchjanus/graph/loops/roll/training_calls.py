@@ -10,18 +10,9 @@ import torch
 from torchjanus.core.errors import Refused, refused
 
 __all__ = [
-    "enter",
-    "enter_gradient",
-    "gradient_before",
-    "leave",
-    "leave_gradient",
-    "leave_none",
-    "none_before",
-    "put_back",
-    "put_gradient",
-    "values_of",
-    "without_graph",
-]
+    "enter", "enter_gradient", "gradient_before", "leave", "leave_gradient", "leave_none", "none_before", "put_back",
+    "put_gradient", "values_of", "without_graph",
+]  # fmt: skip
 
 
 def values_of(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:

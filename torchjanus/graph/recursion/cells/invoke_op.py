@@ -23,16 +23,8 @@ from torchjanus.graph.operators.loop_op import shapes_of
 from torchjanus.graph.recursion.variants.plan import LevelSchedule
 
 __all__ = [
-    "BACKWARD",
-    "FORWARD",
-    "Calls",
-    "ScheduledRun",
-    "is_invoke",
-    "known_calls",
-    "laid_now",
-    "laid_out",
-    "register",
-]
+    "BACKWARD", "FORWARD", "Calls", "ScheduledRun", "is_invoke", "known_calls", "laid_now", "laid_out", "register",
+]  # fmt: skip
 
 
 @dataclass(eq=False, slots=True)

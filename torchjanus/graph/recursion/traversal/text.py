@@ -28,18 +28,9 @@ from torchjanus.trace.recipes import Constant, ExistingObject, NewObject, Number
 from torchjanus.trace.values import Apply, is_local
 
 __all__ = [
-    "SCOPE",
-    "MatchedVariant",
-    "UnseenVariant",
-    "VariantSource",
-    "branches",
-    "by_size",
-    "checked",
-    "given_text",
-    "guarded",
-    "number_text",
-    "numbers_given",
-]
+    "SCOPE", "MatchedVariant", "UnseenVariant", "VariantSource", "branches", "by_size", "checked", "given_text",
+    "guarded", "number_text", "numbers_given",
+]  # fmt: skip
 
 _DEEPEST = 12  # nested blocks: Python allows 20
 

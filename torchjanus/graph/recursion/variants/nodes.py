@@ -21,17 +21,9 @@ from torchjanus.graph.operators.batched_numbers import PLAIN
 from torchjanus.ops.calls import DROPOUTS, VIEWS
 
 __all__ = [
-    "CUTTING",
-    "changed_views",
-    "gives_back",
-    "is_call",
-    "lifted",
-    "named_rows",
-    "seen_before",
-    "slots_of",
-    "with_equal_arguments",
-    "without_changes",
-]
+    "CUTTING", "changed_views", "gives_back", "is_call", "lifted", "named_rows", "seen_before", "slots_of",
+    "with_equal_arguments", "without_changes",
+]  # fmt: skip
 
 # Functions whose result has no gradient.
 CUTTING: frozenset[Any] = frozenset({torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__})  # type: ignore[attr-defined]

@@ -15,16 +15,9 @@ from typing import Any
 import torch
 
 __all__ = [
-    "Batch",
-    "Buffer",
-    "Cell",
-    "Column",
-    "LevelSchedule",
-    "Recursion",
-    "Reduction",
-    "ReductionBatch",
+    "Batch", "Buffer", "Cell", "Column", "LevelSchedule", "Recursion", "Reduction", "ReductionBatch",
     "ReductionSchedule",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,22 +15,9 @@ from torchjanus.trace.recipes import Constant, NewObject, Number, Recipe, Tensor
 from torchjanus.trace.values import Expr, Fetch, Read, depends_on, is_local, leaves
 
 __all__ = [
-    "Written",
-    "call_of",
-    "calls_of",
-    "class_of",
-    "given_tensors",
-    "is_read",
-    "looks_into",
-    "names_read",
-    "numbers_made",
-    "numbers_of",
-    "places_of",
-    "result_key",
-    "tensors_of",
-    "undecided",
-    "written_by",
-]
+    "Written", "call_of", "calls_of", "class_of", "given_tensors", "is_read", "looks_into", "names_read",
+    "numbers_made", "numbers_of", "places_of", "result_key", "tensors_of", "undecided", "written_by",
+]  # fmt: skip
 
 _ALL: Any = object()  # represents the names of all attributes of an object
 

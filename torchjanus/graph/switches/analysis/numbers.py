@@ -22,18 +22,9 @@ from torchjanus.trace.recipes import Constant, Number
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, Traced
 
 __all__ = [
-    "KINDS",
-    "ArmSelection",
-    "Form",
-    "IterationNumbers",
-    "NumberStates",
-    "Source",
-    "alike",
-    "contents_of",
-    "is_content",
-    "is_in_known",
-    "is_safe",
-]
+    "KINDS", "ArmSelection", "Form", "IterationNumbers", "NumberStates", "Source", "alike", "contents_of", "is_content",
+    "is_in_known", "is_safe",
+]  # fmt: skip
 
 Form = Any  # ("take", position), ("fetch", variable, type, index) or ("apply", function, *forms)
 Source = tuple[Any, ...]  # ("constant", token, value), ("index", offset), ("name", variable), ("made", form)
