@@ -48,16 +48,25 @@ class DictionaryAssumptions:
 
     def answered(self) -> bool:
         """Whether all assumptions hold."""
-        held = self.container
-        return (
-            all(filled is bool(dict.__len__(held)) for filled in self.filled)
-            and all(same_keys(held, keys) for keys in self.keys)
-            and not any(dict.__contains__(held, key) for key in self.absent)
-            and all(dict.__contains__(held, key) for key in self.present)
-            and all(dict.get(held, key, _MISSING) is value for key, value in self.identical)
-            and all(same_value(dict.get(held, key, _MISSING), value) for key, value in self.equal)
-            and (not self.items or self._has_items())
-        )
+        # Loops, not all(): a module that is told train() at each call is asked at each call.
+        held, get = self.container, dict.get
+        for key, value in self.identical:
+            if get(held, key, _MISSING) is not value:
+                return False
+        for key, value in self.equal:
+            found = get(held, key, _MISSING)
+            if found is not value and not same_value(found, value):
+                return False
+        for key in self.absent:
+            if dict.__contains__(held, key):
+                return False
+        for key in self.present:
+            if not dict.__contains__(held, key):
+                return False
+        for filled in self.filled:
+            if filled is not bool(dict.__len__(held)):
+                return False
+        return all(same_keys(held, keys) for keys in self.keys) and (not self.items or self._has_items())
 
     def _has_items(self) -> bool:
         """Whether the items are there. Usually they are all that there is, in this order, and no key is hashed."""

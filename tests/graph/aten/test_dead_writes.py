@@ -150,4 +150,4 @@ def test_whole_writes_are_made_in_place():
     made = agrees(step, W, W + 1, X)
     found = of_updates(made)
     assert found.updated == frozenset({0, 1})
-    assert {str(form) for form in found.forms.values()} >= {str(aten.zero_.default._op), str(aten.copy_.default._op)}
+    assert set(found.forms.values()) >= {aten.zero_.default, aten.copy_.default}

@@ -1,6 +1,6 @@
 """Recurrent layers as one operation of the graph: what they give, and their gradients, against torch's own."""
 
-import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -64,18 +64,17 @@ def test_a_layer_with_projections_is_torchs_own() -> None:
 def test_what_autograd_has_recorded_goes_with_the_handle() -> None:
     layer = layer_of("gru")
     data, counts, hidden, weights, *_ = given(layer, "gru")
-    gc.collect()
-    before = len(recurrent._RUNS)
     words = ("packed_gru", True, 1)
     taken = [data.detach(), counts, hidden.detach()[0], *(one.detach() for one in weights)]
     wanted = "101" + "1" * len(weights)
     out, last, handle = recurrent._FORWARD(*words, wanted, taken)
-    assert len(recurrent._RUNS) == before + 1
+    recorded = weakref.ref(getattr(handle, recurrent._RECORDING)[1][0])
     tangents = [torch.ones_like(out), torch.ones_like(last)]
     kept = recurrent._BACKWARD(*words, taken, handle, "11", tangents, wanted)
     made_again = recurrent._BACKWARD(*words, taken, handle.clone(), "11", tangents, wanted)
     assert all(map(torch.equal, kept, made_again))
+    assert recorded() is not None
     del handle
-    assert len(recurrent._RUNS) == before
-    recurrent._FORWARD(*words, "0" * len(taken), taken)
-    assert len(recurrent._RUNS) == before
+    assert recorded() is None
+    *_, handle = recurrent._FORWARD(*words, "0" * len(taken), taken)
+    assert not hasattr(handle, recurrent._RECORDING)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import InternalFault
+from torchjanus.execute.running.bindings import called
 from torchjanus.graph.aten.buffer_reuse import Overwriting, of_intermediates
 from torchjanus.ops.aten import SAMPLERS
 
@@ -68,7 +69,7 @@ class ReplaySource:
                 if flags is not None and flags not in written and flags.op != "placeholder":
                     lines += self.lines(flags)
                     written.add(flags)
-                looked_up = (self._called(_aten.index.Tensor._op, one, {}) for one in self._overwriting.asked)
+                looked_up = (self._called(_aten.index.Tensor, one, {}) for one in self._overwriting.asked)
                 lines += [f"    {call}" for call in looked_up]
                 lines.append(f"    if not begin({self.text(flags)}): return None")
         return "\n".join(lines) + "\n"
@@ -102,18 +103,21 @@ class ReplaySource:
         if node.target in _TRAINING:
             given = ", ".join(self.text(argument) for argument in (*node.args, *node.kwargs.values()))
             return f"{self._constant(_with_gradients)}({self._constant(node.target)}, {given})"
-        target = node.target
+        if node.target is _aten.slice.Tensor and (bounds := _bounds(node)) is not None:
+            return self._called(torch._C._VariableFunctions.narrow, (node.args[0], *bounds), {})
         if node.target in SAMPLERS:
-            target = SAMPLERS[node.target]._op
+            target = SAMPLERS[node.target]
             source = node.args[0]
             if source.target not in _BLANKS or len(source.users) > 1:
                 blank = f"{self._constant(_blank)}({self.text(source)})"
-                return self._called(target, node.args[1:], node.kwargs, blank)
-        if isinstance(target, torch._ops.OpOverload):
-            target = target._op  # what the overload calls, without its Python frame
-        return self._called(target, node.args, node.kwargs)
+                return self._called(target._op, node.args[1:], node.kwargs, blank)
+            return self._called(target, node.args, node.kwargs)
+        return self._called(node.target, node.args, node.kwargs)
 
     def _called(self, target: Any, args: Any, kwargs: Any, *first: str) -> str:
+        if isinstance(target, torch._ops.OpOverload):
+            target, more = called(target, args, kwargs)
+            kwargs = {**kwargs, **more}
         arguments = [*first, *map(self.text, args), *(f"{key}={self.text(value)}" for key, value in kwargs.items())]
         return f"{self._constant(target)}({', '.join(arguments)})"
 
@@ -140,6 +144,19 @@ def last_uses(nodes: Sequence[Any], owned: Collection[str] = ()) -> dict[Any, li
         if (used.op == "call_function" or used.name in owned) and node.op != "output":
             dying.setdefault(node, []).append(used.name)
     return dying
+
+
+def _bounds(node: Any) -> tuple[int, int, int] | None:
+    """Return dimension, first index and length of a slice of whole rows, where they are the same in every call: torch's
+    function for these takes less time. Else None."""
+    tensor, dim, start, _end, step, *_ = (*node.args, *(0, None, None, 1)[len(node.args) - 1 :])
+    source, made = tensor.meta.get("val"), node.meta.get("val")
+    if step != 1 or type(dim) is not int or source is None or made is None or node.kwargs:
+        return None
+    size, length, first = source.shape[dim], made.shape[dim], 0 if start is None else start
+    if not all(type(one) is int for one in (size, length, first)):
+        return None
+    return dim, min(max(first + size if first < 0 else first, 0), size), length
 
 
 def _blank(like: torch.Tensor) -> torch.Tensor:
@@ -169,7 +186,10 @@ def _viewing(view: Any) -> Any:
     return viewing
 
 
-_VIEWS = {view: _viewing(view._op) for view in (_aten.view.default, _aten._unsafe_view.default)}
+_VIEWS = {
+    _aten.view.default: _viewing(torch._C.TensorBase.view),
+    _aten._unsafe_view.default: _viewing(_aten._unsafe_view.default._op),
+}
 
 # Kernels that return no workspace for the backward unless gradients are on.
 _TRAINING = frozenset({_aten.mkldnn_rnn_layer.default})

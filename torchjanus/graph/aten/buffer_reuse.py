@@ -248,5 +248,4 @@ def _flat(value: Any) -> list[Node]:
 
 def _form(target: Any) -> Callable[..., Any] | None:
     """Return the operator that does the same in place, bitwise equal; None where none is known."""
-    found = in_place_form(target) if operator_of(target).same_in_place else None
-    return None if found is None else found._op
+    return in_place_form(target) if operator_of(target).same_in_place else None

@@ -92,8 +92,28 @@ def _simplify(node: torch.fx.Node) -> None:
         _replace(node, arguments[0].args[0])  # type: ignore[union-attr]
     elif target in (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.reshape.default):
         source = arguments[0]
+        if target is not aten.expand.default and (first := _viewed(source)) is not None:
+            source = first
+            node.args = (source, *arguments[1:])
         if isinstance(source, torch.fx.Node) and are_alike(node, source):
             _replace(node, source)
+
+
+def _viewed(value: Any) -> torch.fx.Node | None:
+    """Return the tensor of one element of which this is a view with other sizes; None if it is none."""
+    found = None
+    while isinstance(value, torch.fx.Node) and value.target in (aten.view.default, aten._unsafe_view.default):
+        value = value.args[0]
+        if not _is_single(value):
+            break
+        found = value
+    return found
+
+
+def _is_single(value: Any) -> bool:
+    """Whether it has one element in every call."""
+    made = value.meta.get("val") if isinstance(value, torch.fx.Node) else None
+    return isinstance(made, torch.Tensor) and all(type(size) is int and size == 1 for size in made.shape)
 
 
 def _called(value: Any, target: object) -> bool:
@@ -122,13 +142,21 @@ def _escaping(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 
 def _drop_clones(graph: torch.fx.Graph) -> None:
-    """Drop clones of the same geometry that do not leave the graph; nothing in it is mutated."""
+    """Drop copies of the same geometry that do not leave the graph; nothing in it is mutated. A stack of one number is
+    a view of it."""
     escaping = _escaping(graph)
     for node in list(graph.nodes):
-        if node.target is aten.clone.default and node not in escaping:
+        if node in escaping:
+            continue
+        if node.target in (aten.clone.default, aten._to_copy.default):
             source = node.args[0]
             if are_alike(node, source) and not _is_read_otherwise(source):
                 _replace(node, source)
+        elif node.target is aten.stack.default and len(node.args[0]) == 1:  # type: ignore[arg-type]
+            source = node.args[0][0]  # type: ignore[index]
+            if _is_single(source) and not _is_read_otherwise(source):
+                node.target = aten.unsqueeze.default
+                node.args = (source, node.args[1] if len(node.args) > 1 else 0)
 
 
 def _is_read_otherwise(node: Any) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchjanus.graph.operators.loop_op import TAGS, define
 
@@ -154,23 +153,28 @@ def _parts(kind: str, directions: int, given: Sequence[torch.Tensor]) -> Iterato
 
 def _run(kind: str, biases: bool, directions: int, given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     sequence, states, weights = _parts(kind, directions, given)
-    begin: Any = torch.stack(list(states[:directions]))
+    begin: Any = _stacked(states[:directions])
     if kind.endswith(_LSTM):
-        begin = (begin, torch.stack(list(states[directions:])))
+        begin = (begin, _stacked(states[directions:]))
     words = (biases, 1, 0.0, False, directions == 2, *(() if kind.startswith(_PACKED) else (False,)))
     out, *last = _KINDS[kind.removeprefix(_PACKED)](*sequence, begin, list(weights), *words)
     return (out, *(row for state in last for row in state.unbind(0)))
 
 
-# Autograd's recordings of forward runs, by an empty tensor that is saved for backward: a recording lives as long as its
-# tensor. Code that passes on a copy of that tensor computes the layer again.
-_RUNS: Any = WeakTensorKeyDictionary()
+def _stacked(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
+
+
+# Autograd's recording of a forward run is this attribute of an empty tensor that is saved for backward: it lives as long
+# as that tensor. Code that passes on a copy of the tensor computes the layer again.
+_RECORDING = "torchjanus_recording"
 
 
 def _forward(kind: str, biases: bool, directions: int, wanted: str, given: list[torch.Tensor]) -> list[torch.Tensor]:
     handle = torch.empty(0)
     if "1" in wanted:
-        _RUNS[handle] = _, made = _recorded(kind, biases, directions, wanted, given)
+        recording = _, made = _recorded(kind, biases, directions, wanted, given)
+        setattr(handle, _RECORDING, recording)
     else:
         with torch.no_grad(), autograd_within():
             flagged = zip(given, wanted, strict=True)
@@ -199,14 +203,15 @@ def _backward(
     tangents: list[torch.Tensor],
     wanted: str,
 ) -> list[torch.Tensor]:
-    leaves, made = _RUNS.get(handle) or _recorded(kind, biases, directions, wanted, given)
-    outs = [out for out, there in zip(made, present, strict=True) if there == "1"]
-    with autograd_within():
-        found = torch.autograd.grad(
-            outs, leaves, tangents, retain_graph=True, allow_unused=True, materialize_grads=True
+    leaves, made = getattr(handle, _RECORDING, None) or _recorded(kind, biases, directions, wanted, given)
+    outs = tuple(out for out, there in zip(made, present, strict=True) if there == "1")
+    with autograd_within():  # torch.autograd.grad() takes a tenth of a short sequence's time for looking at these
+        found = torch.autograd.Variable._execution_engine.run_backward(
+            outs, tuple(tangents), True, False, tuple(leaves), allow_unreachable=True, accumulate_grad=False
         )
     # Autograd gives views, which the program would see as the gradients of its parameters.
-    return [gradient.contiguous().detach() for gradient in found]
+    given_or_zero = (torch.zeros_like(leaf) if one is None else one for one, leaf in zip(found, leaves, strict=True))
+    return [gradient.contiguous().detach() for gradient in given_or_zero]
 
 
 def autograd_within() -> Any:
