@@ -124,6 +124,8 @@ class Speculated(Generic[P, R]):
                 return part.natively(self.fn, args, kwargs)  # type: ignore[no-any-return]
             if self._coexecution is not None:
                 return self._coexecution.call(args, kwargs)  # type: ignore[no-any-return]
+            if part.rest > 0 and current() is None:
+                return part.unlooked(args, kwargs)  # type: ignore[no-any-return]
             return part.call(args, kwargs)  # type: ignore[no-any-return]
         except BaseException as error:
             hide_frames(error)
@@ -132,6 +134,8 @@ class Speculated(Generic[P, R]):
             if begun:
                 ended = time.perf_counter()
                 times.took(part.number, part.made_by(before), begun, ended)
+                if part.rest > 0:
+                    times.skip(part.rest)
                 if DUTY.working and current() is None and (slept := DUTY.called(ended - begun)):
                     part.learning.budget.charge("beside", slept)
 

@@ -45,7 +45,7 @@ def called(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> 
 def _found(target: torch._ops.OpOverload, args: Any, kwargs: Any) -> Called | None:
     name = target._schema.name.partition("::")[2]
     others = [_OTHERS[name]] if name in _OTHERS else []
-    functions = [(function, {}) for home in _HOMES if (function := getattr(home, name, None)) is not None]
+    functions: list[Called] = [(function, {}) for home in _HOMES if (function := getattr(home, name, None)) is not None]
     # Functions that make a tensor of none are under the influence of the default device.
     if not (functions or others) or not any(one is _TENSOR for one in _flat((args, kwargs))):
         return None
@@ -66,7 +66,7 @@ class _Looking(TorchDispatchMode):
     """Notes the first operator that is called, and calls none."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: Any = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -149,7 +149,8 @@ def last_uses(nodes: Sequence[Any], owned: Collection[str] = ()) -> dict[Any, li
 def _bounds(node: Any) -> tuple[int, int, int] | None:
     """Return dimension, first index and length of a slice of whole rows, where they are the same in every call: torch's
     function for these takes less time. Else None."""
-    tensor, dim, start, _end, step, *_ = (*node.args, *(0, None, None, 1)[len(node.args) - 1 :])
+    given: list[Any] = [*node.args, *(0, None, None, 1)[len(node.args) - 1 :]]
+    tensor, dim, start, _end, step = given
     source, made = tensor.meta.get("val"), node.meta.get("val")
     if step != 1 or type(dim) is not int or source is None or made is None or node.kwargs:
         return None

@@ -152,8 +152,8 @@ def _drop_clones(graph: torch.fx.Graph) -> None:
             source = node.args[0]
             if are_alike(node, source) and not _is_read_otherwise(source):
                 _replace(node, source)
-        elif node.target is aten.stack.default and len(node.args[0]) == 1:  # type: ignore[arg-type]
-            source = node.args[0][0]  # type: ignore[index]
+        elif node.target is aten.stack.default and len(node.args[0]) == 1:
+            source = node.args[0][0]
             if _is_single(source) and not _is_read_otherwise(source):
                 node.target = aten.unsqueeze.default
                 node.args = (source, node.args[1] if len(node.args) > 1 else 0)

@@ -165,8 +165,8 @@ def _stacked(rows: Sequence[torch.Tensor]) -> torch.Tensor:
     return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
 
 
-# Autograd's recording of a forward run is this attribute of an empty tensor that is saved for backward: it lives as long
-# as that tensor. Code that passes on a copy of the tensor computes the layer again.
+# Autograd's recording of a forward run is this attribute of an empty tensor that is saved for backward, and lives as
+# long as that. Code that passes on a copy of the tensor computes the layer again.
 _RECORDING = "torchjanus_recording"
 
 

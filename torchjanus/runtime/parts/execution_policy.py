@@ -20,7 +20,7 @@ from torchjanus.runtime.entries.engine import Engine
 
 __all__ = ["ExecutionPolicy"]
 
-FIRST = 30  # calls by graphs before the first measurement
+FIRST = 10  # calls by graphs before the first measurement
 AGAIN = 500  # calls before the next measurement if the last was close; doubled each time
 # Who makes the first call of a pair, by the number of the pair: graphs, or Python (True). If every nth call of a step
 # differs, for n from two to eight, these pairs are still fair.

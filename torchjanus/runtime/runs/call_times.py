@@ -75,11 +75,15 @@ class CallTimes:
         else:
             self.latest.append(timed)
             if ended - begun < SHORT and kind in SERVED:
-                self.skips, self._like = SKIPPED, SKIPPED + 1
+                self.skip(SKIPPED)
         if kind not in SERVED:
             self.unserved.append(timed)
         elif self.served is None:
             self.served = timed
+
+    def skip(self, calls: int) -> None:
+        """Record no more of so many calls than that they are like the latest one."""
+        self.skips, self._like = calls, calls + 1
 
     def _counts(self, kind: str, begun: float) -> list[float]:
         """Return the counts of the bin in which a call began."""
