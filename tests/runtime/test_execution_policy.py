@@ -293,3 +293,25 @@ def test_graphs_are_looked_for_again_where_calls_by_python_have_become_much_long
         policy.by_python(100.0, program.speculated)
     assert not policy.eager
     assert set(program.calls(execution_policy.FIRST)) == {"g"}
+
+
+def test_long_calls_are_compared_sooner() -> None:
+    policy = ExecutionPolicy(lambda kind, text: None, measures=True, busy=lambda: False)
+    policy.by_python(execution_policy.LONG / 2, 0)
+    assert policy.due == execution_policy.FIRST
+    policy.by_python(execution_policy.LONG * 2, 0)
+    assert policy.due == execution_policy.SOON
+
+
+def test_calls_that_are_pythons_are_looked_at_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = torchjanus.speculate(lambda x: x + 1, executor="auto")
+    policy, looked = step._learning.policy, []
+    monkeypatch.setattr(type(policy), "is_idle", True)
+    monkeypatch.setattr(type(policy), "rests", lambda self, share: looked.append(share) or True)
+    for number in range(100):
+        assert step(torch.tensor(number)).item() == number + 1
+    assert 25 < len(looked) < 60
+    assert step.statistics().calls == step.statistics().imperative == 100
+    assert 97 <= sum(count for count, _ in step.times.total.values()) <= 100
+    step._part.wait()
+    assert not step._part.rest

@@ -20,7 +20,9 @@ from torchjanus.runtime.entries.engine import Engine
 
 __all__ = ["ExecutionPolicy"]
 
-FIRST = 10  # calls by graphs before the first measurement
+FIRST = 30  # calls by graphs before the first measurement
+SOON = 10  # the same, if calls are long
+LONG = 1e-3  # seconds of such a call
 AGAIN = 500  # calls before the next measurement if the last was close; doubled each time
 # Who makes the first call of a pair, by the number of the pair: graphs, or Python (True). If every nth call of a step
 # differs, for n from two to eight, these pairs are still fair.
@@ -132,6 +134,8 @@ class ExecutionPolicy:
     def by_python(self, seconds: float, speculated: int) -> None:
         """Record the time of a call that Python made because it was faster. If calls have become much longer (a replay
         buffer is full enough to train), graphs are looked for again."""
+        if seconds > LONG and self.due == FIRST:
+            self.due = SOON
         self._longer = self._longer + 1 if self.eager and seconds > LONGER * self._python else 0
         if self._longer >= CHANGED:
             self.eager, self.rest, self._longer = False, 0, 0
