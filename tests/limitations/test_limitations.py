@@ -189,7 +189,7 @@ def _fault_of_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(compiling, "standalone_compile", fails)
+    monkeypatch.setattr("torch._inductor.standalone_compile", fails)
     lowered = _lowered(lambda x: x * 2, torch.ones(3))
     compiling.compile_step(lowered, prepare(lowered), {})
 
