@@ -48,7 +48,7 @@ class DictionaryAssumptions:
 
     def answered(self) -> bool:
         """Whether all assumptions hold."""
-        # Loops, not all(): a module that is told train() at each call is asked at each call.
+        # Loops, not all(): a module whose train() is called in each call is asked in each call.
         held, get = self.container, dict.get
         for key, value in self.identical:
             if get(held, key, _MISSING) is not value:
