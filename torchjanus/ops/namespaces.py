@@ -6,13 +6,14 @@ no schema says: count, communicate, keep its arguments.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 
 from torchjanus.core.kinds import isinstance
 
-__all__ = ["NAMESPACES", "REMEDY", "TORCH_OVERRIDES", "is_operator", "operator_name", "unsupported_operator"]
+__all__ = ["NAMESPACES", "REMEDY", "foreign_overrides", "is_operator", "operator_name", "unsupported_operator"]
 
 # Torch's own operators, those of its decompositions, marks for profilers, and torchjanus' own. Torchvision's are pure
 # functions in C++.
@@ -25,8 +26,13 @@ _ACTING = frozenset(
     aten::_debug_has_internal_overlap aten::_test_serialization_subcmul aten::_propagate_xla_data
     aten::_backward""".split()
 )
-# Where torch itself puts functions of Python's in the place of its own kernels.
-TORCH_OVERRIDES = frozenset({"aten/_foreach_mm/CUDA", "aten/linalg_lu_solve.out/MPS"})
+# Where torch itself puts functions of Python's in the place of its own kernels, as ``torch.library`` names them. Those
+# of its registry (from PyTorch 2.14 on) depend on the libraries that are installed, and are found there.
+_TORCH_OVERRIDES = frozenset(
+    """aten/_foreach_mm/CUDA aten/linalg_lu_solve.out/MPS
+    aten/to_dense/FuncTorchDynamicLayerFrontMode aten/to_dense/PythonTLSSnapshot""".split()
+)
+_REGISTRY = "torch._native.registry"
 REMEDY = "Call it before the step or after it; or write it as a function of torch's operations in Python."
 
 
@@ -42,6 +48,14 @@ def operator_name(operator: Any) -> str:
     if isinstance(operator, torch._ops.OpOverload):
         return str(operator._schema.name)
     return f"{getattr(operator, 'namespace', 'higher_order')}::{operator.name()}"
+
+
+def foreign_overrides() -> set[str]:
+    """Return where others have put functions of Python's in the place of kernels of torch's own operators, as
+    ``torch.library`` names it: ``aten/mul.Tensor/CPU``. Those for tensors without data are left out."""
+    found = {key for key in torch.library._impls if key.startswith("aten/") and not key.endswith("/Meta")}
+    registered: Any = getattr(sys.modules.get(_REGISTRY), "_aten_override_libs", {})
+    return found - _TORCH_OVERRIDES - {f"aten/{operator}/{key}" for operator, key in registered}
 
 
 def unsupported_operator(operator: Any) -> tuple[str, str] | None:

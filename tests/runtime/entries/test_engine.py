@@ -76,6 +76,7 @@ class Order:
     candidate: Fake
     child: None = None
     is_stored: bool = True
+    needs_inductor: bool = False
 
     def start(self) -> Order:
         return self

@@ -12,12 +12,12 @@ import torch
 from torchjanus.core.errors import InternalFault, refused
 from torchjanus.graph.aten.symbolic_sizes import key
 from torchjanus.graph.ir.lowered import Fresh, FromInput, Lowered, Source, ViewOf
-from torchjanus.ops.namespaces import REMEDY, TORCH_OVERRIDES, is_operator, operator_name, unsupported_operator
+from torchjanus.ops.namespaces import REMEDY, foreign_overrides, is_operator, operator_name, unsupported_operator
 
 __all__ = ["replaced_operators", "require_fit", "verify"]
 
-# Keys for which torch itself registers Python functions in place of kernels: tensors without data, batching.
-_WITHOUT_DATA = ("/Meta", "/FuncTorchBatched", "/FuncTorchBatchedDecomposition", "/FuncTorchVmapMode", "/MPS")
+# Keys for which torch itself registers Python functions in place of kernels: batching.
+_BATCHING = ("/FuncTorchBatched", "/FuncTorchBatchedDecomposition", "/FuncTorchVmapMode", "/MPS")
 
 
 def verify(lowered: Lowered) -> None:
@@ -72,8 +72,8 @@ def _require(condition: bool, what: str) -> None:
 
 def replaced_operators() -> set[str]:
     """Return torch's own operators for which others have registered a function through ``torch.library``."""
-    keys = (key for key in torch.library._impls if key.startswith("aten/") and not key.endswith(_WITHOUT_DATA))
-    return {"aten::" + key.split("/")[1].partition(".")[0] for key in keys if key not in TORCH_OVERRIDES}
+    keys = (key for key in foreign_overrides() if not key.endswith(_BATCHING))
+    return {"aten::" + key.split("/")[1].partition(".")[0] for key in keys}
 
 
 def require_fit(graph: torch.fx.Graph) -> None:

@@ -38,7 +38,7 @@ from torchjanus.graph.regions.loop import Loop, TerminatedLoop
 from torchjanus.graph.regions.loop_bytes import graphs_of, pack_iterations, trimmed, unpack_iterations
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, asking_of
-from torchjanus.ops.namespaces import TORCH_OVERRIDES
+from torchjanus.ops.namespaces import foreign_overrides
 from torchjanus.trace.loops.records import TensorTermination
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.user_code import MARKS
@@ -134,8 +134,7 @@ def _surroundings() -> Iterator[str]:
     """Yield the settings of torch on which lowering depends. Raises _Unknown where torch itself has been changed."""
     if not _is_untouched():
         raise _Unknown
-    overrides = {name for name in torch.library._impls if name.startswith("aten/") and not name.endswith("/Meta")}
-    if overrides - TORCH_OVERRIDES - _batching_rules():
+    if foreign_overrides() - _batching_rules():
         raise _Unknown
     for device in ("cpu", "cuda"):
         yield f"{device} {torch.is_autocast_enabled(device)} {torch.get_autocast_dtype(device)}"
