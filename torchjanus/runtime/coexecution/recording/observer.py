@@ -34,7 +34,9 @@ _CALLBACK = "its code would run within an operation, of which a skeleton makes n
 _TRANSFORM = "it computes with wrapped tensors, which a skeleton does not have."
 _GENERATOR = "the graph's draws are made at another time."
 _FUNCTION = ("coexecution-callback", "calls a torch.autograd.Function", _CALLBACK)
+_APPLY = getattr(Function.apply, "__code__", None)  # before PyTorch 2.14; native code since then
 _CODE: dict[types.CodeType, tuple[str, str, str]] = {
+    **({} if _APPLY is None else {_APPLY: _FUNCTION}),
     torch.nn.Parameter.__new__.__code__: (
         "coexecution-tensor", "makes a parameter", "it is an object of a class that depends on the tensor's class."
     ),
@@ -42,8 +44,6 @@ _CODE: dict[types.CodeType, tuple[str, str, str]] = {
         "coexecution-callback", "sets hooks for saved tensors", _CALLBACK
     ),
 }  # fmt: skip
-if (in_python := getattr(Function.apply, "__code__", None)) is not None:  # before PyTorch 2.14
-    _CODE[in_python] = _FUNCTION
 _FILES = {
     f"{_TORCH}_functorch{os.sep}": ("coexecution-modes", "uses a transform of torch.func", _TRANSFORM),
     f"{_TORCH}jit{os.sep}_script.py": ("coexecution-modes", "calls a compiled function", "its calls are not seen."),
