@@ -262,7 +262,8 @@ class Journal:
 
     def awaiting(self, func: Any) -> list[Record]:
         """Return the calls of ``func`` that an earlier attempt has made, and this one has not reached, in order."""
-        return [self.records[number] for number in sorted(self._left_over()) if self.records[number].func is func]
+        left = [self.records[number] for number in sorted(self._left_over())]
+        return [record for record in left if called(record.func) is func]
 
     def results(self) -> dict[int, Any]:
         """Return the results of the calls, by number."""
