@@ -54,8 +54,10 @@ def foreign_overrides() -> set[str]:
     """Return where others have put functions of Python's in the place of kernels of torch's own operators, as
     ``torch.library`` names it: ``aten/mul.Tensor/CPU``. Those for tensors without data are left out."""
     found = {key for key in torch.library._impls if key.startswith("aten/") and not key.endswith("/Meta")}
-    registered: Any = getattr(sys.modules.get(_REGISTRY), "_aten_override_libs", {})
-    return found - _TORCH_OVERRIDES - {f"aten/{operator}/{key}" for operator, key in registered}
+    registry = vars(sys.modules.get(_REGISTRY, sys))
+    # By operator and key in PyTorch 2.14; by namespace, operator and key in 2.15.
+    registered = [*registry.get("_aten_override_libs", ()), *registry.get("_override_libs", ())]
+    return found - _TORCH_OVERRIDES - {"/".join(("aten", *where[-2:])) for where in registered}
 
 
 def unsupported_operator(operator: Any) -> tuple[str, str] | None:
