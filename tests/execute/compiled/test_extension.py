@@ -99,7 +99,7 @@ import torch
 from torch._inductor.codecache import CppWrapperCodeCache
 cpp_wrapper_src = ("text")
 inductor_entry = CppWrapperCodeCache.load_pybinding(main_code=cpp_wrapper_src, kernel_code=None, extra_flags=())
-{extension._AROUND}
+{extension._AROUND[0]}
 def get_args():
     pass
 if __name__ == "__main__":
@@ -111,6 +111,8 @@ if __name__ == "__main__":
     ("changes", "is_one"),
     [
         ({}, True),
+        ({"source_code": SOURCE.replace(extension._AROUND[0], extension._AROUND[1])}, True),
+        ({"source_code": SOURCE.replace(extension._AROUND[0], extension._AROUND[1].replace("set()", "{1}"))}, False),
         ({"constants": {"constant": torch.zeros(1)}}, False),
         ({"device_types": {"cuda"}}, False),
         ({"inputs_to_check": [0]}, False),

@@ -32,21 +32,38 @@ inductor = deferred("torch._inductor")
 _ENTRY = "inductor_entry_cpp"  # the function of the extension module
 _ADDRESS = "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"  # read by the module when it is loaded
 
-# What Inductor writes around the extension module, and what ``CompiledExtension`` does in its place.
-_AROUND = ast.unparse(
-    ast.parse("""
-def _wrap_func(f):
-    def g(args):
+# What Inductor writes around the extension module, and what ``CompiledExtension`` does in its place: before PyTorch
+# 2.14, and from then on, where an input may be an object of Python's (here none is).
+_TENSORS = """
         input_tensors = [arg if isinstance(arg, torch.Tensor) else torch.tensor(arg, device='cpu') for arg in args]
         input_handles = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(input_tensors)
         args.clear()
-        del input_tensors
+        del input_tensors"""
+_OBJECTS = """
+        python_only_input_indices = set()
+        input_tensors = []
+        input_handle_positions = []
+        input_handles = [None] * len(args)
+        for idx, arg in enumerate(args):
+            if idx in python_only_input_indices:
+                continue
+            input_handle_positions.append(idx)
+            input_tensors.append(arg if isinstance(arg, torch.Tensor) else torch.tensor(arg, device='cpu'))
+        packed_input_handles = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(input_tensors)
+        for idx, handle in zip(input_handle_positions, packed_input_handles):
+            input_handles[idx] = handle
+        args.clear()
+        del input_handle_positions
+        del packed_input_handles
+        del input_tensors"""
+_CALL = """
         output_handles = f(input_handles)
         output_tensors = torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(output_handles)
         return output_tensors
     return g
-call = _wrap_func(inductor_entry)
-""")
+call = _wrap_func(inductor_entry)"""
+_AROUND = tuple(
+    ast.unparse(ast.parse(f"def _wrap_func(f):\n    def g(args):{taken}{_CALL}")) for taken in (_TENSORS, _OBJECTS)
 )
 # Functions that are written beside it, and that nothing calls.
 _UNUSED = frozenset({"benchmark_compiled_module", "get_args"})
@@ -178,7 +195,7 @@ def _is_one_module(graph: Any) -> bool:
                 pass
             case _:
                 around.append(node)
-    return ast.unparse(ast.Module(around, [])) == _AROUND
+    return ast.unparse(ast.Module(around, [])) in _AROUND
 
 
 def _is_alone(keywords: list[ast.keyword]) -> bool:
