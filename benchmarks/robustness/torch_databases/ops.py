@@ -12,7 +12,7 @@ import torch
 from benchmarks.robustness.torch_databases.loading import operators
 from benchmarks.robustness.torch_databases.playing import SEED, Case, copy_of
 
-__all__ = ["LYING", "cases", "contiguous", "flat_of", "laid", "name_of", "names"]
+__all__ = ["LAYOUTS", "cases", "contiguous", "flat_of", "laid", "name_of", "names"]
 
 FEW = 2  # samples of each way but the first two
 DTYPES = (torch.float64, torch.bfloat16, torch.complex64, torch.int64, torch.bool)
@@ -101,7 +101,7 @@ def expanded(tensor: torch.Tensor) -> torch.Tensor:
     return tensor[:1].expand(tensor.shape) if tensor.dim() and tensor.size(0) else tensor
 
 
-LYING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "reversed": reversed_,
     "channels last": channels_last,
     "sliced": sliced,
@@ -143,19 +143,19 @@ def _ways(op: Any) -> dict[str, Iterator[Case]]:
     if graded:
         ways[f"{_text(first)} backward"] = _cases(op, first, "backward", None, grad=True)
         ways[f"{_text(first)} result"] = _cases(op, first, "result", FEW, grad=True)
-    for lying in LYING:
+    for layout in LAYOUTS:
         kind = "backward" if graded else "forward"
-        ways[f"{_text(first)} {kind}, {lying}"] = _cases(op, first, kind, FEW, grad=graded, layouts=lying)
+        ways[f"{_text(first)} {kind}, {layout}"] = _cases(op, first, kind, FEW, grad=graded, layout=layout)
     if op.inplace_variant is not None:
         ways[f"{_text(first)} in place"] = _cases(op, first, "in place", FEW)
-        for lying in ("reversed", "sliced"):
-            ways[f"{_text(first)} in place, {lying}"] = _cases(op, first, "in place", FEW, layouts=lying)
+        for layout in ("reversed", "sliced"):
+            ways[f"{_text(first)} in place, {layout}"] = _cases(op, first, "in place", FEW, layout=layout)
         if graded and op.supports_inplace_autograd:
             kind = "in place backward"
             ways[f"{_text(first)} {kind}"] = _cases(op, first, kind, FEW, grad=True)
     if op.supports_out:
         ways[f"{_text(first)} out"] = _cases(op, first, "out", FEW)
-        ways[f"{_text(first)} out, reversed"] = _cases(op, first, "out", FEW, layouts="reversed")
+        ways[f"{_text(first)} out, reversed"] = _cases(op, first, "out", FEW, layout="reversed")
     for dtype in DTYPES:
         if dtype in supported and dtype is not first:
             ways[f"{_text(dtype)} forward"] = _cases(op, dtype, "forward", FEW)
@@ -169,9 +169,9 @@ def _text(dtype: torch.dtype) -> str:
 
 
 def _cases(
-    op: Any, dtype: torch.dtype, kind: str, few: int | None, *, grad: bool = False, lying: str = ""
+    op: Any, dtype: torch.dtype, kind: str, few: int | None, *, grad: bool = False, layout: str = ""
 ) -> Iterator[Case]:
-    way = f"{_text(dtype)} {kind}{', ' if lying else ''}{lying}"
+    way = f"{_text(dtype)} {kind}{', ' if layout else ''}{layout}"
     try:
         with warnings.catch_warnings(action="ignore"):
             torch.manual_seed(SEED)
@@ -184,9 +184,9 @@ def _cases(
         args, kwargs = (sample.input, *sample.args), dict(sample.kwargs)
         try:
             with warnings.catch_warnings(action="ignore"):
-                if lying:
-                    args, kwargs = laid((args, kwargs), LYING[lying])
-                made = _made(op, kind, args, kwargs, lying)
+                if layout:
+                    args, kwargs = laid((args, kwargs), LAYOUTS[layout])
+                made = _made(op, kind, args, kwargs, layout)
         except Exception as error:
             made = _raising(f"{type(error).__name__} in eager")
         if made is not None and kind == "result":
@@ -202,7 +202,7 @@ def _raising(reported: str) -> Callable[[], Any]:
     return make
 
 
-def _made(op: Any, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], lying: str) -> Callable[[], Any] | None:
+def _made(op: Any, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], layout: str) -> Callable[[], Any] | None:
     call: tuple[Any, ...]
     part: Callable[[Any], Any]
     if kind in ("forward", "in place"):
@@ -213,7 +213,7 @@ def _made(op: Any, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], lyi
         made = op.op(*copy_of((args, kwargs))[0], **kwargs)
         if not isinstance(made, torch.Tensor) and not all(isinstance(each, torch.Tensor) for each in made):
             return None
-        part, call = applied_into, (op.op, args, kwargs, laid(_emptied(made), LYING.get(lying, contiguous)))
+        part, call = applied_into, (op.op, args, kwargs, laid(_emptied(made), LAYOUTS.get(layout, contiguous)))
     else:
         function, part = op.op, differentiated
         if kind == "in place backward":

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.record import write
 from benchmarks.robustness.torch_databases.loading import operators
-from benchmarks.robustness.torch_databases.ops import LYING, contiguous, laid, name_of
+from benchmarks.robustness.torch_databases.ops import LAYOUTS, contiguous, laid, name_of
 from benchmarks.robustness.torch_databases.playing import SEED
 from torchjanus.graph.aten.strides import MeasuredStrides
 
@@ -82,9 +82,9 @@ def compared(op: Any, found: Compared, samples: int = SAMPLES) -> None:
         return
     torch.manual_seed(SEED)
     for sample in islice(op.sample_inputs("cpu", dtype, requires_grad=graded), samples):
-        for lie in (contiguous, *LYING.values()):
+        for layout in (contiguous, *LAYOUTS.values()):
             try:
-                args, kwargs = laid(((sample.input, *sample.args), sample.kwargs), lie)
+                args, kwargs = laid(((sample.input, *sample.args), sample.kwargs), layout)
                 with found:
                     made = [part for part in pytree.tree_leaves(op.op(*args, **kwargs)) if torch.is_tensor(part)]
                     ends = [part for part in made if part.requires_grad]
@@ -92,7 +92,7 @@ def compared(op: Any, found: Compared, samples: int = SAMPLES) -> None:
                     inputs = [part for part in inputs if part.requires_grad]
                     if ends and inputs:
                         torch.autograd.grad(ends, inputs, [torch.ones_like(one) for one in ends], allow_unused=True)
-            except Exception:  # eager does not take tensors that lie so
+            except Exception:  # eager does not take tensors that layout so
                 continue
 
 
