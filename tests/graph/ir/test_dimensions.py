@@ -93,6 +93,14 @@ def test_strides_follow(make: Any, strides: Any) -> None:
     assert not kind.holds((make(7)[..., ::2],), {})
 
 
+@pytest.mark.parametrize("counts", [(5, 0, 0), (1, 0, 0), (4, 1, 1), (0, 3, 0)])
+def test_strides_follow_where_only_one_run_had_elements(counts: tuple[int, ...]) -> None:
+    """``nonzero()`` gives transposed rows: its strides follow the number of elements down to none."""
+    plan = plan_of(lambda x: x * 2, [(torch.ones(9)[:n].nonzero(),) for n in counts])
+    (entry,) = plan.program.inputs
+    assert entry.strides == (1, (0,))
+
+
 def test_strides_of_no_order_are_split() -> None:
     with pytest.raises(Split) as raised:
         plan_of(lambda x: x * 2, [(torch.ones(4, 5),), (torch.ones(4, 3).t(),)])

@@ -250,17 +250,21 @@ def _is_tensor(event: Any) -> bool:
 
 def _strides(met: Sequence[Geometry]) -> Strides | None:
     """Return for each dimension its stride, or the dimensions whose sizes multiply to it, as in a contiguous tensor.
-    None where some stride is neither. Tensors without elements are left out: their strides carry no information."""
-    met = [one for one in met if 0 not in one[0]] or met
-    sizes, strides = max(reversed(met), key=lambda one: sum(size > 1 for size in one[0]))
+    None where some stride is neither. Tensors without elements are left out where they fit neither: most operators give
+    them other strides."""
+    filled = [one for one in met if 0 not in one[0]] or met
+    sizes, strides = max(reversed(filled), key=lambda one: sum(size > 1 for size in one[0]))
     order = sorted(range(len(sizes)), key=lambda dim: (strides[dim], sizes[dim] > 1))
     found: list[int | tuple[int, ...]] = []
     for dim in range(len(sizes)):
         inner = tuple(sorted(order[: order.index(dim)]))
-        if len({strides[dim] for _, strides in met}) == 1:
-            found.append(strides[dim])
-        elif all(math.prod(sizes[i] for i in inner) == strides[dim] for sizes, strides in met):
-            found.append(inner)
+        for some in (met, filled):
+            if len({strides[dim] for _, strides in some}) == 1:
+                found.append(strides[dim])
+                break
+            if all(math.prod(sizes[i] for i in inner) == strides[dim] for sizes, strides in some):
+                found.append(inner)
+                break
         else:
             return None
     return tuple(found)
