@@ -171,7 +171,7 @@ def assigned_under_a_mask():
     return Program(step, drawn(9, 6), state=t)
 
 
-@program(speculated=15, reported=WITHIN)
+@program(speculated=15, reported="the host makes selections between parts of the graph")
 def what_is_selected_selects():
     t = Trainer(nn.Linear(6, 3))
 
