@@ -106,7 +106,8 @@ class Observer:
                 if not frame.f_code.co_filename.startswith(_OURS) and owner is torch.default_generator:
                     self._say("coexecution-generator", f"calls {name}() of a generator", _GENERATOR, frame)
             elif name == "apply" and isinstance(owner, type) and issubclass(owner, Function):
-                self._say(*_FUNCTION, frame)
+                if not frame.f_code.co_filename.startswith((_OURS, *_GENERATED)):  # graphs have functions of their own
+                    self._say(*_FUNCTION, frame)
         elif event == "call":
             code = frame.f_code
             module = frame.f_globals.get("__name__")
