@@ -11,16 +11,16 @@ from tests.programs import harness
 from torchjanus.semantics.torch.arguments import Arguments
 from torchjanus.semantics.torch.backward_code import BackwardCode
 from torchjanus.semantics.torch.fetching import Fetching
-from torchjanus.semantics.torch.framework import FrameworkRecorder
+from torchjanus.semantics.torch.node_recorder import NodeRecorder
 from torchjanus.semantics.torch.sizes import Sizes
 from torchjanus.semantics.watch.loops.counted import ForLoops
 
 PROGRAMS = harness.programs_in(harness.load_file(EVERYDAY))
 METHODS = [
-    (FrameworkRecorder, "_operate"),
-    (FrameworkRecorder, "_note"),
-    (FrameworkRecorder, "ref"),
-    (FrameworkRecorder, "known"),
+    (NodeRecorder, "_operate"),
+    (NodeRecorder, "_note"),
+    (NodeRecorder, "ref"),
+    (NodeRecorder, "known"),
     (Arguments, "symbol"),
     (Sizes, "pin"),
     (Sizes, "traced"),
@@ -50,14 +50,14 @@ def test_the_program_does_not_notice(owner: type, name: str, program: str) -> No
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_call_is_made_once(monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
-    operate = FrameworkRecorder._operate
+    operate = NodeRecorder._operate
 
     def failing(self, *args, **kwargs):
         if after:
             operate(self, *args, **kwargs)
         raise KeyError("of ours")
 
-    monkeypatch.setattr(FrameworkRecorder, "_operate", failing)
+    monkeypatch.setattr(NodeRecorder, "_operate", failing)
     total = torch.zeros(2)
     step = torchjanus.speculate(lambda x: total.add_(x) * torch.rand(2), executor="replay")
     torch.manual_seed(0)

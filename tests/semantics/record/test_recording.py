@@ -55,10 +55,12 @@ def test_two_paths_to_one_object() -> None:
 
 def test_writes_are_seen_by_later_reads() -> None:
     recording, held = Recording(), {"k": 1, 1: "int", 1.5: 0}
+    held["k"] = 5
     recording.store("item", held, "k", 5, X)
     assert recording.has_written(held, "k") and recording.written(held, "k") == 5
     assert recording.read_key(X, held, "k") == 5
     assert not recording.has_written(held, True) and not recording.has_written({}, "k")
+    del held["k"]
     recording.store("delete-item", held, "k", ABSENT, X)
     assert recording.written(held, "k") is ABSENT
     assert found(recording) == []
