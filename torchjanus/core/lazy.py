@@ -21,9 +21,8 @@ __all__ = ["deferred", "names_of"]
 def _module(name: str) -> ModuleType:
     if (known := sys.modules.get(name)) is not None and not getattr(known.__spec__, "_initializing", False):
         return known
-    with uncollected(
-        kept=True, garbage=False
-    ):  # what it defines stays; the collector would look at all of torch meanwhile
+    # What it defines stays; the collector would look at all of torch meanwhile.
+    with uncollected(kept=True, garbage=False):
         return importlib.import_module(name)
 
 

@@ -6,6 +6,7 @@ Keeps what earlier runs have shown of each loop. Works on traces, not on tensor 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,13 +83,12 @@ class LoopMerger:
 
     def decides(self, trace: Trace) -> bool:
         """Whether tensors decide in the iterations of a loop, or in enough regions that these become switches."""
-        return bool(self._deciding(trace))
+        return any(self._deciding(trace))
 
-    def _deciding(self, trace: Trace) -> list[LoopSnapshots]:
-        """Return the loops and regions in which tensors decide."""
-        if trace.failures:
-            return []
-        return [frames for frames in self._frames(trace) if self._is_decided(frames, trace)]
+    def _deciding(self, trace: Trace) -> Iterator[LoopSnapshots]:
+        """Yield the loops and regions in which tensors decide."""
+        if not trace.failures:
+            yield from (frames for frames in self._frames(trace) if self._is_decided(frames, trace))
 
     def _is_decided(self, frames: LoopSnapshots, trace: Trace) -> bool:
         changing = len(self._counts.get(frames.place, ())) > 1
@@ -110,7 +110,7 @@ class LoopMerger:
 
     def merge(self, trace: Trace) -> Trace:
         """Return the run with such loops and regions merged; the same object where none can be."""
-        deciding = self._deciding(trace)
+        deciding = [*self._deciding(trace)]
         if not deciding:
             return trace
         if len(deciding) * len(trace.events) > MOST_EVENTS:
@@ -142,7 +142,7 @@ class LoopMerger:
         """Return the loop or region to merge next, after ``passed`` that cannot be merged; None at the end.
 
         Innermost loops come first, in program order; then if-regions, the outermost first."""
-        deciding = self._deciding(trace)
+        deciding = [*self._deciding(trace)]
         loops = [frames for frames in deciding if not frames.region]
         inner = [one for one in loops if not any(other is not one and _is_within(other, one) for other in loops)]
         inner.sort(key=lambda frames: frames.starts[0])
