@@ -105,6 +105,17 @@ class _Lifting(Walk):
             never = place(ast.Assign(targets, constant(None, where)), where)
             made.body.insert(0, place(ast.If(constant(False, where), [never], []), where))
 
+    def share(self, made: ast.FunctionDef | ast.AsyncFunctionDef, node: Function) -> None:
+        """Let the function begin with the question of a hook, which is told the variables of functions around it that
+        it may set."""
+        names = sorted(self._scopes[node].declared_nonlocal)
+        if names:
+            where = location_of(node)
+            read = ast.Tuple([place(ast.Name(name, ast.Load()), where) for name in names], ast.Load())
+            nothing = ast.arguments([], [], None, [], [], None, [])
+            reader = place(ast.Lambda(nothing, place(read, where)), where)
+            made.body.insert(0, place(ast.Expr(self.hook("shares", where, reader)), where))
+
     def own(self, body: list[ast.stmt], node: Function | None = None) -> set[str]:
         """Return the function's own variables that these statements may set."""
         scope = self.scope if node is None else self._scopes[node]
@@ -265,9 +276,10 @@ def jump(walk: _Lifting, node: ast.Break | ast.Continue) -> ast.stmt:
 def define(walk: _Lifting, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:
     with walk.within_function(node):
         made = functions.define(walk, node)
+    assert isinstance(made, ast.FunctionDef | ast.AsyncFunctionDef)
     if walk.lifts or not isinstance(node, ast.AsyncFunctionDef):
-        assert isinstance(made, ast.FunctionDef | ast.AsyncFunctionDef)
         walk.declare(made, node)
+    walk.share(made, node)
     return made
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from torchjanus.core.errors import NotStaged, Refused, Unsupported
+from torchjanus.core.errors import NotStaged, Refusal, Refused, Unsupported
 from torchjanus.core.kinds import isinstance
+from torchjanus.core.reasons import reasons
 from torchjanus.execute.backends.exported import exported, onnx_model, run_exported, run_onnx
 from torchjanus.execute.backends.expressions.cpp import compiled
 from torchjanus.execute.backends.expressions.interpreter import interpret
@@ -49,9 +51,15 @@ def staged(fn: Callable[..., Any], *, backend: str = "replay") -> Callable[..., 
         try:
             return StagedGraph(stage_program(_plain(fn), args, kwargs), backend)
         except Refused as error:
-            raise NotStaged(error.refusal) from error
+            raise NotStaged(_complete(error.refusal)) from error
 
     return make
+
+
+def _complete(refusal: Refusal) -> Refusal:
+    """Return a refusal that says why, and what to do: as the table of reasons does, if it does not say more itself."""
+    known = reasons()[refusal.reason]
+    return replace(refusal, why=refusal.why or known.title, remedy=refusal.remedy or known.remedy)
 
 
 def _of_expressions(run: Callable[[str, list[torch.Tensor]], Callable[..., Any]]) -> Callable[[Graph], Run]:

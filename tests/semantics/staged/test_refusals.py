@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextvars
 import functools
 import itertools
 import struct
@@ -210,6 +211,7 @@ def generator_that_is_dropped():
 
 
 THING = Slim()
+CONTEXT = contextvars.ContextVar("scale", default=2.0)
 ARRAY = np.zeros(3, dtype=np.float32)
 REFUSED = {
     "an enumeration": (on_iterator(enumerate([1.0])), "staged-mutation"),
@@ -220,6 +222,8 @@ REFUSED = {
     "an iterator advanced one way": (advanced_one_way, "staged-mutation"),
     "a variable not set, in try": (caught_unset, "staged-try"),
     "a cache": (lambda x: x + cached(3), "staged-effect"),
+    "a context": (given(contextvars.copy_context(), lambda c, x: c.run(torch.neg, x)), "staged-effect"),
+    "a variable of a context": (given(CONTEXT, lambda v, x: x * v.get()), "staged-effect"),
     "an array": (given(ARRAY, lambda a, x: x * float(a[0])), "staged-value"),
     "an array's truth": (given(ARRAY, lambda a, x: x if a.sum() > 0 else -x), "staged-value"),
     "an array's text": (given(ARRAY, lambda a, x: f"{a}"), "staged-value"),
@@ -257,7 +261,13 @@ def test_what_would_be_something_else_is_refused(name):
     fn, code = REFUSED[name]
     with pytest.raises(torchjanus.NotStaged) as refused:
         torchjanus.staged(fn)(X)
-    assert refused.value.refusal.reason == code, refused.value
+    refusal = refused.value.refusal
+    assert refusal.reason == code, refused.value
+    assert refusal.place.file == __file__, refused.value
+    assert refusal.place.line > 1, refused.value
+    assert refusal.what, refused.value
+    assert refusal.why, refused.value
+    assert refusal.remedy, refused.value
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -115,6 +115,9 @@ class LiftedSemantics(Semantics):
         """A context around what is done within ``try``, if there are handlers."""
         return NOTHING
 
+    def shares(self, cells: tuple[CellType, ...]) -> None:
+        """A function of the program begins that may set these variables of functions around it."""
+
     def collect(self, at: Site, iterable: Any, many: bool, element: Part, filters: tuple[Part, ...]) -> Any:
         """A list comprehension. ``many``: the functions take the items of an element each for itself."""
         made = []
@@ -195,6 +198,9 @@ class LiftedBound(Bound):
 
     def attempt(self) -> AbstractContextManager[Any, Any]:
         return _current().attempt()
+
+    def shares(self, reader: FunctionType) -> None:
+        _current().shares(reader.__closure__ or ())
 
     def collect(self, n: int, iterable: Any, many: bool, element: Part, *filters: Part) -> Any:
         return _current().collect(self.sites[n], iterable, many, element, filters)

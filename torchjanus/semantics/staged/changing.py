@@ -4,6 +4,7 @@ has made the journal knows what they held."""
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable, Iterable
 from types import CellType
 from typing import Any
@@ -71,7 +72,9 @@ class Changing(LiftedSemantics):
         """The program looks into these: memory of NumPy may be that of tensors, or change between the calls; what a
         weak reference refers to may be gone."""
         for one in values:
-            if _is_memory(one) and self.was_there(one):
+            if _is_memory(one) and self.was_there(one) and not (
+                type(one) is weakref.ref and self.was_there(one())  # something else keeps it alive
+            ):  # fmt: skip
                 raise refused(
                     "staged-value", f"what a {type(one).__name__} from before the call holds",
                     "A staged function is run once: what it holds in later calls would not be seen.",
@@ -117,6 +120,11 @@ class Changing(LiftedSemantics):
     def set_cell(self, at: Site, cell: CellType, name: str, value: Any) -> Any:
         self.changes(at, cell)
         return value
+
+    def shares(self, cells: tuple[CellType, ...]) -> None:
+        for cell in cells:
+            if not self.was_there(cell):  # those have hooks of their own
+                self.staging.changes(cell)
 
     def get_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
         if not isinstance(value, types.ModuleType | torch.Tensor) and not _is_plain_number(value):

@@ -161,18 +161,33 @@ class Flow(Operating):
         return self.iterate(at, iterable)
 
     def collect(self, at: Site, iterable: Any, many: bool, element: Any, filters: tuple[Any, ...]) -> Any:
-        made: list[Any] = []
-        for item in self.iterate(at, iterable):
-            given = tuple(self.iterate(at, item)) if many else (item,)
-            for test in filters:
-                decided = test(*given)
-                if is_staged(decided):
-                    raise refused(
-                        "staged-length", "a filter that a staged value decides", "How long the list is is known only "
-                        "when the graph runs.", "Use a mask: torch.where, or a sum of products.", self.at(at).place,
-                    )  # fmt: skip
-                if not decided:
-                    break
-            else:
-                made.append(element(*given))
-        return made
+        staging = self.at(at)
+        over = self.elements(at, iterable)
+        made: Any = []
+
+        def add(item: Any) -> None:
+            nonlocal made
+            made = self._kept(at, made, tuple(self.iterate(at, item)) if many else (item,), element, filters)
+
+        if isinstance(over, StagedRange):
+            made = staging.list_of(())
+            made.is_new = False  # the variable is carried, and holds another list in each iteration
+            staging.repeat(("made",), lambda: True, add, over)
+        else:
+            for item in over:
+                add(item)
+        return staging.own(made) if isinstance(made, StagedList) else made
+
+    def _kept(self, at: Site, made: Any, given: tuple[Any, ...], element: Any, filters: tuple[Any, ...]) -> Any:
+        """Return what a comprehension has made, with the element for ``given`` if the filters keep it."""
+        staging = self.at(at)
+        if not filters:
+            one = element(*given)
+            return staging.extended(made, (one,)) if isinstance(made, StagedList) else [*made, one]
+        decided = filters[0](*given)
+        if not is_staged(decided):
+            return self._kept(at, made, given, element, filters[1:]) if decided else made
+        others = filters[1:]
+        return staging.choose(
+            staging.truth(decided), lambda: self._kept(at, made, given, element, others), lambda: made, "filter"
+        )

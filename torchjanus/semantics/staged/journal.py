@@ -17,8 +17,10 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import isinstance
+from torchjanus.semantics.staged.tensors import is_fake
+from torchjanus.semantics.staged.values import StagedList, StagedValue
 
-__all__ = ["MUTATORS", "Journal", "changed", "contents_of", "reachable", "restore", "snapshot", "unchanged"]
+__all__ = ["MUTATORS", "Held", "Journal", "changed", "contents_of", "reachable", "restore", "snapshot", "unchanged"]
 
 MUTATORS = frozenset({
     "append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "sort", "reverse", "update",
@@ -28,13 +30,19 @@ MUTATORS = frozenset({
 NOTHING = object()
 
 
+class Held(tuple[Any, ...]):
+    """What a variable held, or an object with what it held: of a journal, not of the program."""
+
+
 def contents_of(obj: Any) -> Any:
     """Return what an object holds, such that ``restore`` can put it back; None if that is not known."""
     if isinstance(obj, CellType):
         try:
-            return (obj.cell_contents,)
+            return Held((obj.cell_contents,))
         except ValueError:
             return ()
+    if isinstance(obj, StagedList):
+        return obj.ref, obj.type
     if isinstance(obj, list):
         return list(obj)
     if isinstance(obj, dict):
@@ -52,6 +60,8 @@ def restore(obj: Any, contents: Any) -> None:
             obj.cell_contents = contents[0]
         else:
             del obj.cell_contents
+    elif isinstance(obj, StagedList):
+        obj.ref, obj.type = contents
     elif isinstance(obj, list):
         obj[:] = contents
     elif isinstance(obj, dict):
@@ -84,6 +94,8 @@ def reachable(roots: Iterable[Any]) -> set[int]:
         if id(one) in found or id(type(one)) in _LEAVES or isinstance(one, ModuleType):
             continue
         found.add(id(one))
+        if isinstance(one, StagedValue) or is_fake(one):  # behind them is the staging, and all that it knows
+            continue
         if isinstance(one, type):
             waiting += (type(one), *vars(one).values(), *one.__mro__) if _is_of_program(one) else ()
             continue
@@ -198,7 +210,7 @@ class Journal:
     """The objects that a part of the program has changed, with what they held before."""
 
     def __init__(self) -> None:
-        self.before: dict[int, tuple[Any, Any]] = {}
+        self.before: dict[int, tuple[Any, ...]] = {}
 
     def note(self, obj: Any) -> bool:
         """Keep what an object holds that is about to be changed. Return False if it could not be put back."""
@@ -206,12 +218,14 @@ class Journal:
             contents = contents_of(obj)
             if contents is None:
                 return False
-            self.before[id(obj)] = obj, contents
+            self.before[id(obj)] = Held((obj, contents))
         return True
 
     def take_back(self) -> dict[int, tuple[Any, Any]]:
         """Put everything back. Return what the objects held in the end."""
-        after = {number: (obj, contents_of(obj)) for number, (obj, _) in self.before.items()}
+        after: dict[int, tuple[Any, Any]] = {
+            number: Held((obj, contents_of(obj))) for number, (obj, _) in self.before.items()
+        }
         for obj, contents in self.before.values():
             restore(obj, contents)
         others = [number for number, (obj, _) in after.items() if not isinstance(obj, CellType)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CellType
 from typing import Any
@@ -19,14 +18,33 @@ from torchjanus.core.errors import refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite.hooks.lifted import BREAK, CONTINUE, RETURN, Exit, cells_of
 from torchjanus.semantics.staged.journal import Journal, contents_of
-from torchjanus.semantics.staged.merging import same_type
+from torchjanus.semantics.staged.merging import same_ordinary, same_type
+from torchjanus.semantics.staged.places import (
+    Place,
+    flat,
+    grown_lists,
+    held_by,
+    is_carried,
+    lists_in,
+    parts_of,
+    put,
+    value_of,
+)
 from torchjanus.semantics.staged.regions import Arm, Part, Regions, flag_of, kinds_of
-from torchjanus.semantics.staged.values import NumberType, Poison, StagedNumber, StagedRange, StagedValue, Unbound
+from torchjanus.semantics.staged.values import (
+    NumberType,
+    Poison,
+    StagedList,
+    StagedNumber,
+    StagedRange,
+    StagedValue,
+    Unbound,
+)  # fmt: skip
 from torchjanus.tracegraph.graph import Block, Const, Operand, Ref, Sequence
 
 __all__ = ["Loops"]
 
-MOST_WIDENED = 4  # times that an iteration is run until its values have types that stay
+MOST_WIDENED = 8  # times that an iteration is run until its values have types that stay
 
 
 class Loops(Regions):
@@ -36,40 +54,66 @@ class Loops(Regions):
         self, names: tuple[str, ...], test: Part, body: Callable[..., Any], over: StagedRange | None
     ) -> Exit | None:
         """Make a loop of one iteration. ``over``: what a ``for`` goes over. Return how the loop is left."""
-        variables = cells_of(test, body)
-        start = {name: contents_of(variables[name]) for name in names if name in variables}
-        initial = {name: held[0] if held else Unbound for name, held in start.items()}
-        types: dict[str, Any] = {name: value for name, value in initial.items() if self._is_carried(value)}
-        for _ in range(MOST_WIDENED):
-            writes = self.builder.writes.copy()
-            tried = self._iteration(types, initial, variables, test, body, over)
-            wider = self._widened(types, initial, tried, variables)
-            if wider is None:
-                return self._looped(tried, initial, variables, over)
-            types, self.builder.writes = wider, writes
+        variables: dict[str, Place] = {**cells_of(test, body)}
+        initial = {name: held_by(variables[name]) for name in names if name in variables}
+        types = {name: value for name, value in initial.items() if is_carried(value)}
+        self.initials.append(initial)
+        try:
+            for _ in range(MOST_WIDENED):
+                writes = self.builder.writes.copy()
+                tried: Any = self._iteration(types, variables, test, body, over)
+                grown = grown_lists(tried.body.after)
+                if not grown:
+                    others = self._others(tried, variables, types)
+                    wider = others or self._widened(types, tried, variables)
+                    if wider is None:
+                        return self._looped(tried, initial, variables, over)
+                    types |= wider
+                    initial |= others
+                del tried
+                self.builder.writes = writes
+                if grown:
+                    self.lengthen(grown)
+                    initial |= {name: held_by(variables[name]) for name in initial}
+        finally:
+            self.initials.pop()
         raise refused("staged-left", "a loop whose values change their kind in each iteration", "", "", self.place)
 
-    def _is_carried(self, value: Any) -> bool:
-        if isinstance(value, torch.Tensor | StagedValue) or type(value) in (int, float, bool):
-            return True
-        return isinstance(value, tuple | list) and bool(value) and all(map(self._is_carried, value))
+    def _others(self, tried: _Tried, variables: dict[str, Place], types: dict[str, Any]) -> dict[str, Any]:
+        """Return what an iteration changes besides the variables that its own statements set, by names which
+        ``variables`` has from then on: variables of other functions, and lists, with what they held before."""
+        found: dict[str, Any] = {}
+        if tried.body.is_dead:
+            return found
+        known = {id(place): name for name, place in variables.items()}
+        for number, (obj, contents) in tried.body.after.items():
+            if not isinstance(obj, CellType | StagedList) or known.get(number) in types:
+                continue
+            before = held_by(obj)
+            is_list = isinstance(before, StagedList) or (type(before) is list and all(map(is_carried, before)))
+            if is_carried(before) or (is_list and isinstance(value_of(obj, contents), StagedList | list)):
+                name = known.get(number) or f"{self._name_of(obj)}\0{number}"
+                variables[name], found[name] = obj, before
+        return found
 
     def _param(self, like: Any) -> Any:
         """A loop-carried value as the iteration finds it."""
         if isinstance(like, torch.Tensor):
-            fake = self.symbols(like)
-            return self.fakes.joined(fake, fake)
+            return self.fakes.renewed(self.symbols(like))
         if isinstance(like, StagedValue) or type(like) in (int, float, bool):
             return self.made(self.type_of(like))
         parts = [self._param(part) for part in like]
-        return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
+        made = type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
+        if isinstance(made, list):  # another one in each iteration
+            self.either[id(made)] = made
+        return made
 
     def _iteration(
-        self, types: dict[str, Any], initial: dict[str, Any], variables: dict[str, CellType], test: Part,
-        body: Callable[..., Any], over: StagedRange | None,
+        self, types: dict[str, Any], variables: dict[str, Place], test: Part, body: Callable[..., Any],
+        over: StagedRange | None,
     ) -> _Tried:  # fmt: skip
         params = {name: self._param(like) for name, like in types.items()}
-        leaves = [leaf for value in params.values() for leaf in _flat(value)]
+        leaves = [leaf for value in params.values() for leaf in flat(value)]
         refs = tuple(self.builder.tensor(one) if isinstance(one, torch.Tensor) else one.ref for one in leaves)
         index = None
         if over is not None:
@@ -78,7 +122,7 @@ class Loops(Regions):
 
         def begin() -> None:
             for name, value in params.items():
-                variables[name].cell_contents = value
+                put(variables[name], value)
 
         def tested() -> Any:
             begin()
@@ -91,7 +135,8 @@ class Loops(Regions):
         asked = self.run("test", tested, variables, refs)
         own = {id(variables[name]): value for name, value in params.items()}
         if asked.is_dead or any(
-            number not in own or held[0] is not own[number] for number, (_, held) in asked.after.items()
+            number not in own or held[0] is not (own[number].ref if isinstance(obj, StagedList) else own[number])
+            for number, (obj, held) in asked.after.items()
         ):
             raise refused(
                 "staged-mutation", "the test of a staged loop that raises, or changes variables or objects", "",
@@ -100,10 +145,9 @@ class Loops(Regions):
         done = self.run("body", once, variables, refs)
         return _Tried(params, index, asked, done)
 
-    def _widened(
-        self, types: dict[str, Any], initial: dict[str, Any], tried: _Tried, variables: dict[str, CellType]
-    ) -> dict[str, Any] | None:
-        """The kinds of loop-carried values that hold for a second iteration, too; None if those tried do."""
+    def _widened(self, types: dict[str, Any], tried: _Tried, variables: dict[str, Place]) -> dict[str, Any] | None:
+        """The kinds of loop-carried values that hold for a second iteration, too, where they are others than those
+        tried; None if those tried do."""
         if tried.body.is_pending:
             return None
         wider: dict[str, Any] = {}
@@ -113,19 +157,17 @@ class Loops(Regions):
             if joined is not None:
                 wider[name] = joined
         for obj, _ in tried.body.after.values():
-            if not isinstance(obj, CellType):
+            if not isinstance(obj, CellType | StagedList):
                 raise refused(
                     "staged-mutation", f"a {type(obj).__name__} that changes in a staged loop",
                     "How often it changes is known only when the graph runs.",
                     "Carry what changes in local variables, or loop over something of known length.", self.place,
                 )  # fmt: skip
-        return {**types, **wider} if wider else None
+        return wider or None
 
-    def _end(self, tried: _Tried, cell: CellType, otherwise: Any) -> Any:
-        known = tried.body.after.get(id(cell))
-        if known is None:
-            return otherwise
-        return known[1][0] if known[1] else Unbound
+    def _end(self, tried: _Tried, place: Place, otherwise: Any) -> Any:
+        known = tried.body.after.get(id(place))
+        return otherwise if known is None else value_of(place, known[1])
 
     def _wide(self, param: Any, end: Any, name: str) -> Any:
         """What both are, if the end of an iteration is not what its beginning was taken for."""
@@ -135,7 +177,7 @@ class Loops(Regions):
             end._raise()
         if isinstance(param, torch.Tensor) and isinstance(end, torch.Tensor):
             fake = self.symbols(end)
-            if self.fakes.same(param, fake):
+            if self.fakes.takes(param, fake):
                 return None
             joined = self.fakes.joined(param, fake)
             if joined is not None:
@@ -144,9 +186,15 @@ class Loops(Regions):
             if same_type(param.type, self.type_of(end)) or param.type.kind == "number":
                 return None
             return self.join(param, end, name)
+        elif isinstance(param, StagedList | list) and isinstance(end, StagedList | list):
+            if isinstance(param, StagedList) and isinstance(end, StagedList) and self.same_list(param.type, end.type):
+                return None
+            type_ = self.list_type(param, end)
+            if type_ is not None:
+                return self.made(type_)
         elif isinstance(param, StagedValue) and isinstance(end, StagedValue) and same_type(param.type, end.type):
             return None
-        elif isinstance(param, tuple | list) and type(param) is type(end) and len(param) == len(end):
+        if isinstance(param, tuple | list) and type(param) is type(end) and len(param) == len(end):
             parts = [self._wide(one, other, name) for one, other in zip(param, end, strict=True)]
             if all(part is None for part in parts):
                 return None
@@ -158,7 +206,7 @@ class Loops(Regions):
         raise self.refusal_of_difference(name, "one kind before", "another one after an iteration")
 
     def _looped(
-        self, tried: _Tried, initial: dict[str, Any], variables: dict[str, CellType], over: StagedRange | None
+        self, tried: _Tried, initial: dict[str, Any], variables: dict[str, Place], over: StagedRange | None
     ) -> Exit | None:
         """Make the loop of an iteration whose types stay."""
         slots: list[tuple[Any, Operand, Operand]] = []  # what is there afterwards, first value, end of an iteration
@@ -175,8 +223,8 @@ class Loops(Regions):
             end = value if dead else self._end(tried, variables[name], value)
             made = self._param(value)
             later[name] = made
-            self.either |= {id(one): one for held in (made, initial[name], end) for one in _lists(held)}
-            for out, first, last in zip(_flat(made), _flat(initial[name]), _flat(end), strict=True):
+            self.either |= {id(one): one for held in (made, initial[name], end) for one in lists_in(held)}
+            for out, first, last in parts_of(made, initial[name], end):
                 slots.append((out, self.side(first), within(last)))
         extra: list[Ref] = []
         for number, (obj, contents) in body.after.items():
@@ -185,7 +233,7 @@ class Loops(Regions):
                 continue
             before = contents_of(obj)
             end = contents[0] if contents else Unbound
-            if before and self._same_ordinary(before[0], end):
+            if before and same_ordinary(before[0], end):
                 continue
             if before and before[0] is not end:
                 poison = self.different(name, "one object before a staged loop", "another one after an iteration")
@@ -216,26 +264,19 @@ class Loops(Regions):
         if flags is not None:
             self._guard_test(tried, flags[1])
         carried = Sequence(tuple, tuple(first for _, first, _ in slots))
-        fields: list[tuple[str, Operand]] = [
-            ("construct", Const("while" if over is None else "for")),
-            ("carried", carried),
-        ]
-        if head:
-            fields.append(("index", Const(0)))
+        fields: list[tuple[str, Operand]] = [("construct", Const("while" if over is None else "for"))]
+        fields += [("carried", carried), *([("index", Const(0))] if head else [])]
         self.builder.emit("loop", fields, tuple(outs), self.place, [tried.test.block, body.block])
         for name, value in later.items():
             if name[0] == "\0":
                 value[0].cell_contents = value[1]
             else:
-                variables[name].cell_contents = value
+                put(variables[name], value)
         for value, name in unsure:
             if self.trying:
                 raise self.unsure_in_try(name)
             self.builder.unsure[id(value)] = value, name
         return None if flags is None else flags[0]
-
-    def _same_ordinary(self, one: Any, other: Any) -> bool:
-        return one is other or (type(one) is type(other) and isinstance(one, str | int | float) and one == other)
 
     def _flags(
         self, tried: _Tried, left: Exit, slots: list[tuple[Any, Operand, Operand]], extra: list[Ref]
@@ -340,17 +381,6 @@ class Loops(Regions):
         kinds = (left.kinds - {BREAK}) | {0}
         return Exit(kinds, left.value, self.compute(operator.and_, (left.flag, RETURN)))
 
-    @contextmanager
-    def attempt(self) -> Iterator[None]:
-        """A ``try`` block of the program."""
-        for _, name in self.builder.unsure.values():
-            raise self.unsure_in_try(name)
-        self.trying += 1
-        try:
-            yield
-        finally:
-            self.trying -= 1
-
 
 @dataclass
 class _Tried:
@@ -360,14 +390,3 @@ class _Tried:
     index: Any
     test: Arm
     body: Arm
-
-
-def _lists(value: Any) -> list[Any]:
-    """The lists within a loop-carried value."""
-    if not isinstance(value, tuple | list):
-        return []
-    return [*([value] if isinstance(value, list) else ()), *(one for part in value for one in _lists(part))]
-
-
-def _flat(value: Any) -> list[Any]:
-    return [leaf for part in value for leaf in _flat(part)] if isinstance(value, tuple | list) else [value]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from torchjanus.core.errors import Refused, refused
 from torchjanus.core.kinds import isinstance, on_type
-from torchjanus.semantics.staged.staging import Staging
+from torchjanus.semantics.staged.lists import Lists
 from torchjanus.semantics.staged.tensors import quiet
 from torchjanus.semantics.staged.values import (
     UNBOUND,
@@ -24,12 +26,12 @@ from torchjanus.semantics.staged.values import (
 )
 from torchjanus.tracegraph.graph import Operand
 
-__all__ = ["Merging", "is_plain", "same_type"]
+__all__ = ["Merging", "is_plain", "raised", "same_ordinary", "same_type"]
 
 _NUMBERS = (int, float, StagedNumber)
 
 
-class Merging(Staging):
+class Merging(Lists):
     """What two values of one variable become."""
 
     def __init__(self, name: str) -> None:
@@ -66,8 +68,10 @@ class Merging(Staging):
             if len(classes) == 1 or not classes:
                 named = [type_ for type_ in known if type_.cls is not None] or known
                 return self.made(named[0])
-        if isinstance(one, StagedList) and isinstance(other, StagedList) and same_type(one.type, other.type):
-            return self.made(one.type)
+        if isinstance(one, StagedList | list) and isinstance(other, StagedList | list):
+            type_ = self.list_type(one, other)
+            if type_ is not None:
+                return self.copied(self.made(type_), one, other)
         return self._container(one, other, name)
 
     def _unsure(self, known: Any, name: str) -> Any:
@@ -80,6 +84,19 @@ class Merging(Staging):
         if isinstance(known, StagedValue):
             return self.made(known.type)
         return self.different(name, "nothing", _kind(known))
+
+    def list_type(self, one: Any, other: Any) -> ListType | None:
+        """Return the type of a list of unknown length that is either list; None for ordinary ones of one length."""
+        if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+            return None
+        element = None
+        for held in (one, other):
+            if isinstance(held, StagedList):
+                element = self.joined_element(element, held.type.element)
+                continue
+            for part in held:
+                element = self.joined_element(element, self.element_of(part))
+        return ListType(element)
 
     def _container(self, one: Any, other: Any, name: str) -> Any:
         cls = type(one)
@@ -152,6 +169,17 @@ class Merging(Staging):
             "Set it before.", self.place,
         )  # fmt: skip
 
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """A ``try`` block of the program."""
+        for _, name in self.builder.unsure.values():
+            raise self.unsure_in_try(name)
+        self.trying += 1
+        try:
+            yield
+        finally:
+            self.trying -= 1
+
     def side(self, value: Any) -> Operand:
         """One side of a merged value, as an operand of the block that makes it."""
         return self.builder.operand(UNBOUND if value is Unbound else value, checked=False)
@@ -164,11 +192,14 @@ def same_type(one: Any, other: Any) -> bool:
     match one, other:
         case NumberType(), NumberType():
             return bool(one.kind == other.kind)
-        case ListType(), ListType():
-            return same_type(one.element, other.element) or one.element == other.element
         case ObjectType(), ObjectType():
             return one.cls is other.cls
     return False
+
+
+def same_ordinary(one: Any, other: Any) -> bool:
+    """Whether a variable that holds one or the other holds the same."""
+    return one is other or (type(one) is type(other) and isinstance(one, str | int | float) and one == other)
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -188,6 +219,11 @@ def is_plain(cls: type) -> bool:
     return (
         heap and on_type(cls, "__new__") is on_type(object, "__new__") and not issubclass(cls, torch.nn.Module | type)
     )
+
+
+def raised(kind: type[BaseException], args: tuple[Any, ...]) -> None:
+    """Raise an error. Graphs call it."""
+    raise kind(*args)
 
 
 @quiet

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import abc
 import builtins
-import functools
+import contextvars
 import math
 import operator
 import random
@@ -20,13 +20,22 @@ from torchjanus.core.errors import refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.staged.tensors import is_fake
-from torchjanus.semantics.staged.values import StagedList, StagedNumber, StagedObject, StagedRange, StagedValue
+from torchjanus.semantics.staged.values import (
+    NumberType,
+    ObjectType,
+    StagedList,
+    StagedNumber,
+    StagedObject,
+    StagedRange,
+    StagedValue,
+)
 
 __all__ = ["NATIVES", "Zipped", "is_impure"]
 
 _IMPURE = frozenset(
     {print, input, open, builtins.id, builtins.hash, abc.ABCMeta.register, time.time, time.perf_counter, time.sleep}
 )
+_OF_CONTEXTS = (contextvars.ContextVar, contextvars.Context)  # what they hold is not the program's alone
 _IMPURE_MODULES = frozenset({"random", "numpy.random", "time", "logging", "socket", "subprocess"})
 
 
@@ -38,6 +47,8 @@ def is_impure(fn: Any) -> bool:
     except TypeError:
         return False
     owner = getattr(fn, "__self__", None)
+    if isinstance(owner, _OF_CONTEXTS):
+        return True
     if isinstance(owner, random.Random) or type(owner).__module__.startswith("numpy.random"):
         return True
     return getattr(fn, "__module__", None) in _IMPURE_MODULES
@@ -80,7 +91,7 @@ def _len(semantics: Any, at: Site, one: Any) -> Any:
     if isinstance(one, torch.Tensor):
         return semantics.at(at).shape(one)[0]
     if isinstance(one, StagedRange):
-        return one.count
+        return semantics.at(at).compute(max, (0, one.count))
     return semantics.at(at).compute(len, (one,)) if isinstance(one, StagedList) else NotImplemented
 
 
@@ -119,23 +130,37 @@ def _extreme(function: Any, comparison: Any) -> Callable[..., Any]:
             best = items[0]
             for one in items[1:]:
                 better = staging.truth(semantics._operator(at, comparison, one, best))
-                best = staging.choose(
-                    better, functools.partial(_give, one), functools.partial(_give, best), "conditional"
-                )
+                best = staging.choose(better, lambda one=one: one, lambda best=best: best, "conditional")
             return best
         return staging.compute(function, items)
 
     return extreme
 
 
-def _give(value: Any) -> Any:
-    return value
-
-
 def _sum(semantics: Any, at: Site, iterable: Any, start: Any = 0) -> Any:
+    staging = semantics.at(at)
+    over = semantics.elements(at, iterable)
     total = start
-    for one in semantics.iterate(at, iterable):
-        total = semantics._operator(at, operator.add, total, one)
+    if not isinstance(over, StagedRange):
+        for one in over:
+            total = semantics._operator(at, operator.add, total, one)
+        return total
+    if (
+        type(start) is int
+        and start == 0
+        and isinstance(iterable, StagedList)
+        and not isinstance(iterable.type.element, NumberType | None)
+    ):
+        raise refused(
+            "staged-left", "sum() of a list of unknown length that holds tensors", "It is the number 0 if the list "
+            "is empty, else a tensor.", "Give it a tensor to begin with: sum(values, torch.zeros(())).", staging.place,
+        )  # fmt: skip
+
+    def add(item: Any) -> None:
+        nonlocal total
+        total = semantics._operator(at, operator.add, total, item)
+
+    staging.repeat(("total",), lambda: True, add, over)
     return total
 
 
@@ -179,6 +204,13 @@ def _type(semantics: Any, at: Site, *args: Any) -> Any:
         found = {"int": int, "float": float, "bool": bool}.get(args[0].type.kind)
         if found is not None:
             return found
+    if len(args) == 1 and isinstance(args[0], StagedList):
+        return list
+    if len(args) == 1 and isinstance(args[0], StagedValue):
+        type_ = args[0].type
+        if isinstance(type_, ObjectType) and type_.cls is not None and not type_.optional:
+            return type_.cls
+        raise refused("staged-value", "the class of a staged value", "", "Use isinstance().", semantics.at(at).place)
     if len(args) == 1 and isinstance(args[0], torch.Tensor) and not isinstance(args[0], torch.nn.Parameter):
         return torch.Tensor
     return NotImplemented
@@ -199,6 +231,8 @@ def _zip(semantics: Any, at: Site, *parts: Any, strict: bool = False) -> Any:
 
 
 def _reversed(semantics: Any, at: Site, one: Any) -> Any:
+    if isinstance(one, StagedList):
+        one = semantics.elements(at, one)
     if isinstance(one, StagedRange):
         count = one.count
         return StagedRange(count, lambda index: one.element(count - 1 - index))
@@ -207,6 +241,8 @@ def _reversed(semantics: Any, at: Site, one: Any) -> Any:
 
 def _collected(kind: type) -> Callable[..., Any]:
     def collect(semantics: Any, at: Site, *args: Any) -> Any:
+        if kind is list and len(args) == 1 and isinstance(args[0], StagedList):
+            return semantics.at(at).sliced(args[0], slice(None))
         if len(args) == 1 and isinstance(args[0], torch.Tensor | StagedValue | StagedRange | Zipped):
             return kind(semantics.iterate(at, args[0]))
         return NotImplemented

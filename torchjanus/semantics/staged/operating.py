@@ -64,6 +64,8 @@ class Operating(Changing):
             if isinstance(found, FunctionType):
                 return MethodType(found, obj)
             raise AttributeError(f"'{getattr(type_.cls, '__name__', None)}' object has no attribute '{name}'")
+        if isinstance(obj, StagedList) and name in ("append", "extend"):
+            return functools.partial(_append if name == "append" else _extend, self, at, obj)
         if isinstance(obj, StagedNumber) and name == "bit_length":
             return functools.partial(staging.compute, int.bit_length, (obj,), "int")
         raise refused("staged-value", f".{name} of a staged {obj.type}", "", "", staging.place)
@@ -71,6 +73,8 @@ class Operating(Changing):
     def item(self, at: Site, obj: Any, key: Any) -> Any:
         staging = self.at(at)
         if isinstance(obj, StagedList):
+            if isinstance(key, slice):
+                return staging.sliced(obj, key)
             return staging.part(operator.getitem, obj, key, obj.type.element)
         if isinstance(obj, StagedValue):
             raise refused("staged-value", "an element of a staged value", "", "", staging.place)
@@ -89,6 +93,9 @@ class Operating(Changing):
         return self._operator(at, BINARY[op], a, b)
 
     def inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        if isinstance(a, StagedList) and INPLACE[op] is operator.iadd:
+            _extend(self, at, a, b)
+            return a
         if isinstance(a, list | dict | set):
             self.changes(at, a)
             return INPLACE[op](a, b)
@@ -96,6 +103,10 @@ class Operating(Changing):
 
     def _operator(self, at: Site, function: Any, a: Any, b: Any) -> Any:
         staging = self.at(at)
+        if isinstance(a, StagedList) or isinstance(b, StagedList):
+            if function is operator.add and isinstance(a, list | StagedList) and isinstance(b, list | StagedList):
+                return staging.extended(a if isinstance(a, StagedList) else staging.list_of(a), b)
+            raise refused("staged-value", f"{function.__name__} of a list of unknown length", "", "", staging.place)
         if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
             if isinstance(a, torch.Tensor | StagedNumber | int | float | complex) and isinstance(
                 b, torch.Tensor | StagedNumber | int | float | complex
@@ -122,9 +133,32 @@ class Operating(Changing):
             if is_staged(a) or isinstance(b, torch.Tensor | StagedValue):
                 return self._contained(at, op, a, b)
             return COMPARE[op](a, b)
+        if op in ("==", "!=") and isinstance(a, tuple) and isinstance(b, tuple):
+            same = self._same_parts(at, a, b)
+            return same if op == "==" else self.not_(at, same)
         if any(isinstance(one, StagedObject) for one in (a, b)):
             raise refused("staged-value", "a staged object is compared", "", "Compare by `is`.", staging.place)
         return self._operator(at, COMPARE[op], a, b)
+
+    def _same_parts(self, at: Site, a: tuple[Any, ...], b: tuple[Any, ...]) -> Any:
+        """Return whether two tuples hold the same: sizes may be whole numbers that are not known."""
+        staging = self.at(at)
+        if not any(isinstance(one, StagedNumber) and one.type.kind == "int" for one in (*a, *b)):
+            return a == b
+        if len(a) != len(b):
+            return False
+        known: Any = True
+        for one, other in zip(a, b, strict=True):
+            same = self.compare(at, "==", one, other)
+            if isinstance(same, torch.Tensor):
+                raise refused("staged-value", "tuples of tensors are compared", "", "Compare what they hold.",
+                              staging.place)  # fmt: skip
+            if not is_staged(same):
+                if not same:
+                    return False
+            else:
+                known = same if known is True else staging.compute(operator.and_, (known, same))
+        return known
 
     def _contained(self, at: Site, op: str, a: Any, b: Any) -> Any:
         staging = self.at(at)
@@ -149,6 +183,16 @@ class Operating(Changing):
         self.at(at)
         self.reads_memory(at, value)
         return bool(value)
+
+
+def _append(semantics: Operating, at: Site, one: StagedList, value: Any) -> None:
+    semantics.at(at).appends(one, (value,))
+
+
+def _extend(semantics: Operating, at: Site, one: StagedList, more: Any) -> None:
+    if not isinstance(more, StagedList):
+        more = tuple(semantics.iterate(at, more))
+    semantics.at(at).appends(one, more)
 
 
 def _lacks(container: Any, item: Any) -> bool:

@@ -23,7 +23,7 @@ from torchjanus.semantics.staged.merging import same_type
 from torchjanus.semantics.staged.semantics import Staged
 from torchjanus.semantics.staged.staging import Recording
 from torchjanus.semantics.staged.tidying import tidy
-from torchjanus.semantics.staged.values import Pending, Poison, Rep, StagedValue, is_staged
+from torchjanus.semantics.staged.values import Pending, Poison, Rep, StagedList, StagedValue, is_staged
 from torchjanus.tracegraph.graph import Const, Graph, Input, Path, Sequence
 from torchjanus.tracegraph.verify import Broken, verify
 
@@ -109,12 +109,12 @@ class _Making:
                     "Code that is not staged (native code, a property, a class) changes it: once, not in each call.",
                     "Return what changes.",
                 )  # fmt: skip
+            graph.functions = [one.made for one in self.definitions.values() if one.made is not None]
+            return Program(self._checked(graph), given, staging.grad, staging.asked_grad)
         except Refused as error:
             raise error.at(Place(code.co_filename, code.co_firstlineno, 0, code.co_qualname)) from error
         except Exception as error:
             raise self._raised(error) from error
-        graph.functions = [one.made for one in self.definitions.values() if one.made is not None]
-        return Program(self._checked(graph), given, staging.grad, staging.asked_grad)
 
     def _raised(self, error: Exception) -> Refused:
         """Why a function is not staged of which the run has raised an error that no staged value decides on."""
@@ -147,8 +147,8 @@ class _Making:
             verify(graph)
         except Broken as error:
             raise refused(
-                "staged-mutation", "a value that leaves an arm or a loop by another way than a variable", str(error),
-                "Assign it to a variable, or return it.",
+                "staged-mutation", f"a value that leaves an arm or a loop by another way than a variable ({error})",
+                "", "Assign it to a variable, or return it.",
             ) from error  # fmt: skip
         return graph
 
@@ -165,8 +165,6 @@ class _Making:
         return type_
 
     def _result(self, result: Any) -> Any:
-        if isinstance(result, Poison):
-            result._raise()
         self._check_result(result)
         builder = self.staging.builder
         builder.returns = True
@@ -177,6 +175,8 @@ class _Making:
 
     def _check_result(self, result: Any) -> None:
         """Refuse what each call would have to make anew, other than tuples, lists and dictionaries."""
+        if isinstance(result, Poison):
+            result._raise()
         if is_staged(result):
             return
         if type(result) in (tuple, list) or (isinstance(result, tuple) and hasattr(result, "_fields")):
@@ -321,10 +321,9 @@ class _Making:
         """Return a new value like this one."""
         staging = self.staging
         if isinstance(value, torch.Tensor):
-            fake = staging.symbols(value)
-            made = staging.fakes.joined(fake, fake)
+            made = staging.fakes.renewed(staging.symbols(value))
             if bind:
-                staging.builder.tensor(made)  # type: ignore[arg-type]
+                staging.builder.tensor(made)
             return made
         if isinstance(value, StagedValue):
             return staging.made(value.type)
@@ -339,7 +338,9 @@ class _Making:
     def _same(self, known: Any, result: Any) -> bool:
         """Whether a result is of the type that was assumed."""
         if isinstance(known, torch.Tensor) and isinstance(result, torch.Tensor):
-            return self.staging.fakes.same(known, self.staging.symbols(result))
+            return self.staging.fakes.takes(known, self.staging.symbols(result))
+        if isinstance(known, StagedList) and isinstance(result, StagedList):
+            return self.staging.same_list(known.type, result.type)
         if isinstance(known, StagedValue):
             plain = type(result) in (int, float, bool)
             return (plain or isinstance(result, StagedValue)) and (

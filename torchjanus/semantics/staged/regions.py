@@ -7,7 +7,7 @@ objects is taken back when it ends.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import CellType
 from typing import Any
@@ -18,14 +18,17 @@ from torchjanus.core.errors import JanusError, Refused, refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite.hooks.lifted import RETURN, Exit, cells_of
 from torchjanus.semantics.staged.journal import Journal, contents_of, reachable, restore, unchanged
-from torchjanus.semantics.staged.merging import Merging, is_plain
+from torchjanus.semantics.staged.merging import Merging, is_plain, raised
+from torchjanus.semantics.staged.places import Place, cells_holding, grown_apart, value_of
 from torchjanus.semantics.staged.tensors import is_fake
-from torchjanus.semantics.staged.values import NumberType, Pending, Poison, StagedValue, Unbound
+from torchjanus.semantics.staged.values import NumberType, Pending, Poison, StagedList, StagedValue, Unbound
 from torchjanus.tracegraph.graph import Block, Const, Operand, Ref
 
 __all__ = ["Arm", "Part", "Regions", "flag_of", "kinds_of"]
 
 Part = Callable[[], Any]
+
+_MOST_LENGTHENED = 8  # times that arms are run until all lists have become such of unknown length
 
 
 @dataclass
@@ -61,6 +64,7 @@ class Regions(Merging):
         self.thrown: dict[int, BaseException] = {}  # errors that statements of the program have raised, by id
         self.variables: dict[int, str] = {}  # names of variables, by id of their cells
         self.was_there: Callable[[Any], bool] = lambda obj: False  # whether an object is from before the call
+        self.initials: list[dict[str, Any]] = []  # what variables held before the loops that are being made
         self.either: dict[int, Any] = {}  # objects of which a variable holds one or another, by id
 
     def changes(self, obj: Any) -> None:
@@ -73,6 +77,23 @@ class Regions(Merging):
             )  # fmt: skip
         if self.journals and not self.journals[-1].note(obj):
             raise self._changed_one_way(obj)
+
+    def lengthen(self, lists: dict[int, CellType | None]) -> None:
+        """Let ordinary lists be lists of unknown length from here on (see ``grown_lists``)."""
+        ours = {*map(id, self.initials)}
+        for cell in lists.values():
+            holding = [] if cell is None else cells_holding(cell, ours)
+            if not holding:
+                raise refused(
+                    "staged-mutation", "a list that becomes longer or shorter where a staged value decides",
+                    "How long it is is known only when the graph runs, and others than local variables may hold it.",
+                    "Keep it in one local variable, and append to it in the same function.", self.place,
+                )  # fmt: skip
+            made = self.list_of(holding[0].cell_contents)
+            for one in holding:
+                if self.journals:
+                    self.journals[-1].note(one)
+                one.cell_contents = made
 
     def _changed_one_way(self, obj: Any) -> Refused:
         return refused(
@@ -103,16 +124,16 @@ class Regions(Merging):
 
     # ---- running parts ----
 
-    def run(self, role: str, part: Part, variables: dict[str, CellType], params: tuple[Ref, ...] = ()) -> Arm:
+    def run(self, role: str, part: Part, variables: Mapping[str, Place], params: tuple[Ref, ...] = ()) -> Arm:
         """Run a part in a block of its own, and take back what it has changed."""
         block = Block(role, params=params)
         return self._go(block, part, variables, {})
 
-    def go_on(self, arm: Arm, part: Part, variables: dict[str, CellType]) -> Arm:
+    def go_on(self, arm: Arm, part: Part, variables: Mapping[str, Place]) -> Arm:
         """Run what follows an arm, within it."""
         return self._go(arm.block, part, variables, arm.after)
 
-    def _go(self, block: Block, part: Part, variables: dict[str, CellType], held: dict[int, tuple[Any, Any]]) -> Arm:
+    def _go(self, block: Block, part: Part, variables: Mapping[str, Place], held: dict[int, tuple[Any, Any]]) -> Arm:
         journal = Journal()
         for cell in variables.values():
             journal.note(cell)
@@ -182,6 +203,22 @@ class Regions(Merging):
         """Run both arms; what follows runs in an arm, if only that goes on there. Return how the statement is left.
         ``around``: parts of the program that share the arms' variables, if the arms are no such parts."""
         variables = cells_of(*(around or (then, orelse, rest)))
+        for _ in range(_MOST_LENGTHENED):
+            writes = self.builder.writes.copy()
+            arms, follows = self._arms(then, orelse, rest, variables)
+            grown = {} if any(arm.is_dead for arm in arms) else grown_apart([arm.after for arm in arms])
+            if not grown:
+                left = self.merge(predicate, arms, construct, exits=True)
+                return self.after(left, follows)
+            del arms
+            self.builder.writes = writes
+            self.lengthen(grown)  # and run the arms again
+        raise refused("staged-mutation", "lists that become longer in ever new ways", "", "", self.place)
+
+    def _arms(
+        self, then: Part, orelse: Part, rest: Part | None, variables: Mapping[str, Place]
+    ) -> tuple[list[Arm], Part | None]:
+        """Run two arms, and in one what follows, if only that goes on there. Return what still follows."""
         arms = [self.run("then", then, variables), self.run("else", orelse, variables)]
         if rest is not None:
             going = [not arm.is_dead and arm.left is None for arm in arms]
@@ -189,10 +226,8 @@ class Regions(Merging):
             for number in (0, 1):
                 if going[number] and ended[1 - number]:
                     arms[number] = self.go_on(arms[number], rest, variables)
-                    rest = None
-                    break
-        left = self.merge(predicate, arms, construct, exits=True)
-        return self.after(left, rest)
+                    return arms, None
+        return arms, rest
 
     def after(self, left: Any, rest: Part | None, around: tuple[Callable[..., Any] | None, ...] = ()) -> Any:
         """What follows a statement that was left so."""
@@ -239,7 +274,7 @@ class Regions(Merging):
         if not any(arm.is_pending for arm in arms):
             self.builder.emit("switch", fields, tuple(outs), self.place, [arm.block for arm in arms])
         for obj, contents in settled:
-            restore(obj, contents)
+            restore(obj, (contents[0].ref, contents[1]) if isinstance(obj, StagedList) else contents)
         if not live:
             return Exit(frozenset({RETURN}), None) if exits else None
         return left
@@ -268,8 +303,9 @@ class Regions(Merging):
         if isinstance(value, torch.Tensor):
             if not is_fake(value):
                 return value
-            fake = self.symbols(value)
-            return self.fakes.joined(fake, fake)
+            return self.fakes.renewed(self.symbols(value))
+        if isinstance(value, StagedList):
+            return self.copied(self.made(value.type), value)
         if isinstance(value, StagedValue):
             return self.made(value.type)
         if isinstance(value, tuple | list):
@@ -299,13 +335,22 @@ class Regions(Merging):
                 names.update({id(made): name for made, _ in slots[known:]})
                 settled.append((obj, () if joined is Unbound else (joined,)))
                 continue
+            if isinstance(obj, StagedList):
+                values = [value_of(obj, contents) for contents in held]
+                joined = self._joined(values, "a list", len(arms), arms, slots)
+                if isinstance(joined, Poison):
+                    joined._raise()
+                settled.append((obj, (joined, joined.type)))
+                continue
             joined = self._joined(held, f"what a {type(obj).__name__} holds", len(arms), arms, slots)
             if isinstance(joined, Poison):
                 joined._raise()
+            if isinstance(joined, StagedList):
+                raise self._changed_one_way(obj)
             settled.append((obj, joined))
         return settled
 
-    def _name_of(self, cell: CellType) -> str:
+    def _name_of(self, cell: Place) -> str:
         return self.variables.get(id(cell), "a variable")
 
     def _exits(self, arms: list[Arm], live: list[Arm], slots: list[tuple[Any, tuple[Any, ...]]]) -> Exit | None:
@@ -338,11 +383,6 @@ class _Masked:
 
 
 _DEAD: Any = object()
-
-
-def raised(kind: type[BaseException], args: tuple[Any, ...]) -> None:
-    """Raise an error. Graphs call it."""
-    raise kind(*args)
 
 
 def kinds_of(left: Any) -> frozenset[int]:

@@ -26,7 +26,7 @@ from torchjanus.semantics.staged.loops import Loops
 from torchjanus.semantics.staged.merging import is_plain
 from torchjanus.semantics.staged.natives import NATIVES, is_impure
 from torchjanus.semantics.staged.torch_calls import EFFECTS
-from torchjanus.semantics.staged.values import Poison, StagedNumber, is_staged
+from torchjanus.semantics.staged.values import Poison, StagedList, StagedNumber, is_staged
 
 __all__ = ["Staged"]
 
@@ -122,7 +122,7 @@ class Staged(Flow):
                           "Use torch.tensor or torch.zeros.", staging.place)  # fmt: skip
         if isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket):  # may take no tensor
             return staging.operation(fn, args, kwargs)
-        if any(isinstance(one, StagedNumber) for one in pytree.tree_leaves((args, kwargs))):
+        if any(isinstance(one, StagedNumber | StagedList) for one in pytree.tree_leaves((args, kwargs))):
             if isinstance(owner, torch.Tensor):  # torch does not take such numbers before it asks whose call it is
                 return staging.operation(getattr(torch.Tensor, name), (owner, *args), kwargs)
             if of_torch or resolve_name(fn) is not None:

@@ -18,7 +18,7 @@ from torchjanus.core.errors import NOWHERE, Place, refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.staged.builder import Builder
-from torchjanus.semantics.staged.tensors import SYMBOLS, Fakes, fits, is_fake, quiet
+from torchjanus.semantics.staged.tensors import SYMBOLS, Fakes, at_any, fits, is_fake, quiet
 from torchjanus.semantics.staged.torch_calls import modes_looked_at, refuse_effects, refuse_unrecorded
 from torchjanus.semantics.staged.values import (
     ListType,
@@ -215,11 +215,9 @@ class Staging:
             return fetched[0]
         refuse_unrecorded(function, name, self.modes, trying=bool(self.trying), place=self.place)
         given, named = self.symbols(args), self.symbols(kwargs)
-        seen = [one for one in pytree.tree_leaves((given, named)) if isinstance(one, torch.Tensor)]
-        before = [one._version for one in seen]
-        with self.fakes.asked(f"{name or function}()", self.place), self.fakes.mode:
-            out = function(*given, **named)
-        written = [one for one, version in zip(seen, before, strict=True) if one._version != version]
+        if name in ("__getitem__", "__setitem__"):
+            given = given[0], at_any(given[1]), *given[2:]
+        out, written = self.fakes.call(function, given, named, f"{name or function}()", self.place)
         return self._note(function, args, kwargs, out, written)
 
     def _note(self, function: Any, args: Any, kwargs: Any, out: Any, written: list[torch.Tensor]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
@@ -15,14 +16,16 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.utils import _pytree as pytree
 
 from torchjanus.core.errors import refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.core.lazy import deferred
+from torchjanus.semantics.staged.sampling import sampled
 from torchjanus.semantics.staged.values import TensorSpec
 from torchjanus.tracegraph.graph import TensorType
 
-__all__ = ["SYMBOLS", "Fakes", "fits", "is_fake", "quiet", "size_text", "tensor_type"]
+__all__ = ["SYMBOLS", "Fakes", "at_any", "fits", "is_fake", "quiet", "size_text", "tensor_type"]
 
 symbolic_shapes = deferred("torch.fx.experimental.symbolic_shapes")
 
@@ -77,6 +80,7 @@ class Fakes:
         self.mode = FakeTensorMode(shape_env=self.shapes)
         self.sizes: dict[str, Any] = {}  # by the names that specifications give them
         self.real: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: a tensor and its fake
+        self.free: set[Any] = set()  # symbols of sizes that stand for any size: those of values that differ in it
 
     @quiet
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -124,7 +128,7 @@ class Fakes:
         alike = (one.dtype, one.device, one.ndim, one.layout) == (other.dtype, other.device, other.ndim, other.layout)
         if not alike or one.layout is not torch.strided:
             return None
-        sizes = [a if self.same_size(a, b) else self._new_size() for a, b in zip(one.shape, other.shape, strict=True)]
+        sizes = [a if self.same_size(a, b) else self._free_size() for a, b in zip(one.shape, other.shape, strict=True)]
         kept = all(
             self.same_size(a, b) for a, b in zip((*sizes, *one.stride()), (*one.shape, *other.stride()), strict=True)
         )
@@ -134,6 +138,42 @@ class Fakes:
             else:
                 made = torch.empty(sizes, dtype=one.dtype, device=one.device)
             return made.requires_grad_(one.requires_grad or other.requires_grad)
+
+    def _free_size(self) -> Any:
+        size = self._new_size()
+        self.free.add(size.node.expr)
+        return size
+
+    def _is_free(self, size: Any) -> bool:
+        return not isinstance(size, int) and size.node.expr in self.free
+
+    @quiet
+    def renewed(self, one: torch.Tensor) -> torch.Tensor:
+        """Return a new fake like this one: where it may have any size, the new one may have another."""
+        if not any(map(self._is_free, one.shape)):
+            made = self.joined(one, one)
+            assert made is not None
+            return made
+        sizes = [self._free_size() if self._is_free(size) else size for size in one.shape]
+        with self.mode, torch.enable_grad():
+            return torch.empty(sizes, dtype=one.dtype, device=one.device).requires_grad_(one.requires_grad)
+
+    @quiet
+    def takes(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether what is like the second is like the first, which may have any size where that is free."""
+        if not any(map(self._is_free, one.shape)):
+            return self.same(one, other)
+        kinds = (one.dtype, one.device, one.ndim, one.layout, one.requires_grad)
+        if kinds != (other.dtype, other.device, other.ndim, other.layout, other.requires_grad):
+            return False
+        return all(self._is_free(a) or self.same_size(a, b) for a, b in zip(one.shape, other.shape, strict=True))
+
+    @quiet
+    def varying(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Return a new fake for results of which the sizes are not known where these two differ."""
+        made = self.joined(one, other)
+        assert made is not None
+        return made
 
     @quiet
     def same(self, one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -151,9 +191,34 @@ class Fakes:
             return one == other
         return not isinstance(one, int) and not isinstance(other, int) and one.node.expr == other.node.expr
 
+    @quiet
+    def call(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, what: str, place: Any
+    ) -> tuple[Any, list[torch.Tensor]]:
+        """Call torch with fakes. Return what it gives, and which tensors it has written."""
+        seen = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        before = [one._version for one in seen]
+        with self.asked(what, place):
+            try:
+                with self.mode:
+                    out = function(*args, **kwargs)
+            except symbolic_shapes.GuardOnDataDependentSymNode:  # torch chooses a kernel by sizes, or checks them
+                found = sampled(function, args, kwargs, self._new_size)
+                if found is None:
+                    raise
+                made = [self._sized(one, sizes) for one, sizes in zip(found.tensors, found.sizes, strict=True)]
+                return pytree.tree_unflatten(made, found.spec), [seen[number] for number in found.written]
+        return out, [one for one, version in zip(seen, before, strict=True) if one._version != version]
+
+    def _sized(self, like: torch.Tensor, sizes: list[Any]) -> torch.Tensor:
+        with self.mode, torch.enable_grad():
+            return torch.empty(sizes, dtype=like.dtype, device=like.device).requires_grad_(like.requires_grad)
+
     @contextmanager
     def asked(self, what: str, place: Any) -> Iterator[None]:
         """Refuse where torch would have to know a value."""
+        log = logging.getLogger("torch._subclasses.fake_tensor")  # it logs what is raised
+        was, log.disabled = log.disabled, True
         try:
             yield
         except _unknown() as error:
@@ -169,6 +234,16 @@ class Fakes:
                 "staged-shape", f"{what} of staged numbers", "Torch takes no number there that is not known.",
                 "Give it as a number.", place,
             ) from error  # fmt: skip
+        finally:
+            log.disabled = was
+
+
+def at_any(index: Any) -> Any:
+    """Return an index of a tensor for which the result is like that for this one: torch takes no number there that is
+    not known, and which number it is decides on no size."""
+    if isinstance(index, tuple | list):
+        return type(index)(map(at_any, index))
+    return 0 if isinstance(index, torch.SymInt) else index
 
 
 def fits(symbol: Any, kind: str) -> bool:

@@ -21,6 +21,7 @@ from torchjanus.tracegraph.graph import Ref
 
 __all__ = [
     "UNBOUND",
+    "LikeType",
     "ListType",
     "NumberType",
     "ObjectType",
@@ -91,6 +92,13 @@ class ListType:
     """A list of any length."""
 
     element: Any
+
+
+@dataclass(eq=False)
+class LikeType:
+    """A tensor like this one, of which the sizes may be known to the staging only."""
+
+    value: torch.Tensor
 
 
 class Rep:
@@ -290,7 +298,9 @@ class StagedObject(StagedValue):
 
 
 class StagedList(StagedValue):
-    """A list of unknown length."""
+    """A list of unknown length. ``is_new``: whether the staged program has made it, and may change it."""
+
+    is_new = False
 
 
 @dataclass

@@ -1,0 +1,128 @@
+"""Where a program keeps what it changes: variables, and lists of unknown length; and what is in a loop-carried value.
+Ordinary lists that grow where a staged value decides become such, if nothing but variables holds them.
+Knows nothing of graphs."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from types import CellType
+from typing import Any
+
+import torch
+
+from torchjanus.core.kinds import isinstance
+from torchjanus.semantics.staged.journal import Held, contents_of
+from torchjanus.semantics.staged.values import StagedList, StagedValue, Unbound
+
+__all__ = [
+    "Place",
+    "cells_holding",
+    "flat",
+    "grown_apart",
+    "grown_lists",
+    "held_by",
+    "is_carried",
+    "lists_in",
+    "parts_of",
+    "put",
+    "value_of",
+]
+
+Place = CellType | StagedList
+
+
+def value_of(place: Place, contents: Any) -> Any:
+    """Return the value that a place has with these contents (see ``contents_of``)."""
+    if isinstance(place, StagedList):
+        return StagedList(place.staging, *contents)
+    return contents[0] if contents else Unbound
+
+
+def held_by(place: Place) -> Any:
+    """Return the value that a place has now."""
+    return value_of(place, contents_of(place))
+
+
+def put(place: Place, value: Any) -> None:
+    """Let a place have this value."""
+    if isinstance(place, StagedList):
+        place.ref, place.type = value.ref, value.type
+    else:
+        place.cell_contents = value
+
+
+def grown_lists(after: dict[int, tuple[Any, Any]]) -> dict[int, CellType | None]:
+    """Return the ids of ordinary lists that are longer or shorter than before, or in the place of which a variable has
+    a list of unknown length now, each with a variable that holds it. ``after``: what objects and variables hold in the
+    end of a part that has been taken back."""
+    found: dict[int, CellType | None] = {}
+    for number, (obj, contents) in after.items():
+        if type(obj) is list and len(obj) != len(contents):
+            found[number] = next((one for one in gc.get_referrers(obj) if type(one) is CellType), None)
+        elif type(obj) is CellType and contents and isinstance(contents[0], StagedList) and contents[0].is_new:
+            before = contents_of(obj)
+            if before and type(before[0]) is list:
+                found[id(before[0])] = obj
+    return found
+
+
+def grown_apart(afters: list[dict[int, tuple[Any, Any]]]) -> dict[int, CellType | None]:
+    """Return the lists that are not of one length after all these parts (see ``grown_lists``)."""
+    found = {number: cell for after in afters for number, cell in grown_lists(after).items()}
+    return {
+        number: cell for number, cell in found.items()
+        if len({_length(after, number) for after in afters}) > 1 or not any(number in after for after in afters)
+    }  # fmt: skip
+
+
+def _length(after: dict[int, tuple[Any, Any]], number: int) -> int | None:
+    known = after.get(number)
+    return None if known is None or not isinstance(known[1], list) else len(known[1])
+
+
+def cells_holding(cell: CellType, ours: set[int]) -> list[CellType]:
+    """Return the variables that hold the list which this one holds; none if anything else may hold it. ``ours``: ids of
+    containers of this package, which do not count."""
+    held = cell.cell_contents
+    holders = gc.get_referrers(held)
+    uses = 0
+    for one in holders:
+        if type(one) not in (CellType, Held) and id(one) not in ours:
+            return []
+        for part in one.values() if isinstance(one, dict) else one if isinstance(one, tuple) else (held,):
+            uses += part is held  # no comprehension: it would make ``held`` a variable of two functions, and hold it
+            part = None
+    if sys.getrefcount(held) > uses + 2:  # one is of ``held``, one of the question
+        return []
+    return [one for one in holders if type(one) is CellType]
+
+
+def is_carried(value: Any) -> bool:
+    """Whether a loop can hand a value from one iteration to the next: a tensor, a number, a tuple or list of such."""
+    if isinstance(value, StagedList) and value.is_new:  # the variable stays; what is in it is a place of its own
+        return False
+    if isinstance(value, torch.Tensor | StagedValue) or type(value) in (int, float, bool):
+        return True
+    return isinstance(value, tuple | list) and bool(value) and all(map(is_carried, value))
+
+
+def lists_in(value: Any) -> list[Any]:
+    """The lists within a loop-carried value."""
+    if not isinstance(value, tuple | list):
+        return []
+    return [*([value] if isinstance(value, list) else ()), *(one for part in value for one in lists_in(part))]
+
+
+def parts_of(made: Any, *others: Any) -> Iterator[tuple[Any, ...]]:
+    """What a loop-carried value has in it, each with what is in its place in the others."""
+    if isinstance(made, tuple | list):
+        for parts in zip(made, *others, strict=True):
+            yield from parts_of(*parts)
+    else:
+        yield made, *others
+
+
+def flat(value: Any) -> list[Any]:
+    return [leaf for part in value for leaf in flat(part)] if isinstance(value, tuple | list) else [value]
