@@ -143,8 +143,8 @@ def mandelbrot(cr, ci, most):
 
 def kmeans(points, centers, most):
     shift = float("inf")
-    rounds = 0
-    while shift > 1e-4 and rounds < most:
+    repeated = 0
+    while shift > 1e-4 and repeated < most:
         labels = torch.cdist(points, centers).argmin(1)
         new = []
         for c in range(3):
@@ -157,8 +157,8 @@ def kmeans(points, centers, most):
         moved = torch.stack(new)
         shift = (moved - centers).norm().item()
         centers = moved
-        rounds += 1
-    return centers, rounds
+        repeated += 1
+    return centers, repeated
 
 
 def bubble_sort(x):
