@@ -106,7 +106,7 @@ class _Lifting(Walk):
             made.body.insert(0, place(ast.If(constant(False, where), [never], []), where))
 
     def share(self, made: ast.FunctionDef | ast.AsyncFunctionDef, node: Function) -> None:
-        """Let the function begin with the question of a hook, which is told the variables of functions around it that
+        """Let the function begin with the question of a hook, which is given the variables of functions around it that
         it may set."""
         names = sorted(self._scopes[node].declared_nonlocal)
         if names:
