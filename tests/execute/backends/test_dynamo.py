@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -74,6 +75,47 @@ def test_one_that_raises_is_not_used():
     found, step = training(raising)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
     assert "could not compile the graph: RuntimeError: no" in str(torchjanus.explain(step, detail=True))
+
+
+def test_parts_of_a_step():
+    seen = []
+
+    def mine(graph, examples):
+        seen.append(sum(node.op == "call_function" for node in graph.graph.nodes))
+        return graph.forward
+
+    def losses(backend):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+        def forward(x):
+            return model(x)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = (forward(x) - y).pow(2).mean()
+            loss.backward()
+            sys._getframe()  # no graph of the whole step
+            optimizer.step()
+            return loss.detach()
+
+        run = step if backend is None else torchjanus.speculate(step, backend=backend)
+        found = []
+        for _ in range(30):
+            found.append(run(torch.randn(6, 4), torch.randn(6, 1)))
+            if backend is not None:
+                run.wait()
+        return found, run
+
+    expected, _ = losses(None)
+    for backend in ("aot_eager", mine):
+        found, step = losses(backend)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        assert step.statistics().speculated == 0
+        assert "parts, in " in str(torchjanus.explain(step, detail=True))
+    assert len(seen) >= 3  # the optimizer's step, and a forward and a backward graph
+    assert max(seen) > 40
 
 
 def test_numbers_that_change():

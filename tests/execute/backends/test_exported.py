@@ -103,6 +103,16 @@ def switched_sign(x):
     return (x * k if x[0] > 0 else x + k), k
 
 
+def elements(x, n, m):
+    return x[n], x[:, m], x[n, m], x[..., m, None], x[None, n, 1:], x[n][m], x[-1, m - 4], x[1:, 0, ...][n - 1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_elements_at_numbers(backend):
+    known = torch.ones(3, 4), Rep(int), Rep(int)
+    agrees(backend, elements, known, [(torch.arange(12.0).reshape(3, 4) * k, n, k) for n in (1, 2) for k in (0, 1, 3)])
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_switch(backend):
     graph = agrees(backend, switched_sign, (torch.ones(3),), flow.VECTORS)
@@ -117,16 +127,44 @@ def one_of_each(x, n):
     return x
 
 
+def switch_in_a_loop(x, n):
+    for k in range(n):
+        if x.sum() > 5:
+            x = x / 2
+        else:
+            x = x + k
+    return x
+
+
 @pytest.mark.parametrize(
-    "fn", [flow.counted, flow.collatz, flow.with_break, flow.with_return], ids=lambda f: f.__name__
+    "fn", [flow.counted, flow.collatz, flow.with_break, flow.with_return, flow.nested_loops], ids=lambda f: f.__name__
 )
 def test_loops(fn):
     agrees("export", fn, (torch.ones(3), Rep(int)), flow.with_numbers())
 
 
+def regions_within_each_other(x, n):
+    for k in range(n):
+        if x.sum() > 5:
+            for j in range(k):
+                x = x / 2
+                if x[0] < 1:
+                    x = x + j
+        else:
+            x = x + k
+    if n > 2:
+        while x.sum() < 4:
+            x = x * 2 + 1
+    return x, n
+
+
 @pytest.mark.slow
-def test_a_loop_and_a_switch_of_onnx():
-    agrees("onnx", one_of_each, (torch.ones(3), Rep(int)), flow.with_numbers())
+@pytest.mark.parametrize(
+    "fn", [one_of_each, regions_within_each_other, flow.with_break, flow.with_return, flow.nested_loops, flow.collatz],
+    ids=lambda fn: fn.__name__,
+)  # fmt: skip
+def test_loops_and_switches_of_onnx(fn):
+    agrees("onnx", fn, (torch.ones(3), Rep(int)), flow.with_numbers())
 
 
 def test_a_loop_over_a_tensor_of_any_length():
@@ -149,9 +187,14 @@ def test_programs_of_torch_and_models_of_onnx():
     assert isinstance(program, torch.export.ExportedProgram)
     torch.testing.assert_close(program.module()(torch.ones(3), torch.tensor(4)), flow.counted(torch.ones(3), 4))
     needs_onnx()
-    model = staged(one_of_each)(torch.ones(3), Rep(int)).onnx()
+    graph = staged(switch_in_a_loop, backend="onnx")(torch.ones(3), Rep(int))
+    for x, n in flow.with_numbers():
+        torch.testing.assert_close(graph(x, n), switch_in_a_loop(x, n), rtol=1e-5, atol=1e-6)
+    model = graph.onnx()
     importlib.import_module("onnx").checker.check_model(model)
-    assert {"Loop", "If"} <= {node.op_type for node in model.graph.node}
+    [loop] = [node for node in model.graph.node if node.op_type == "Loop"]
+    [body] = [attribute.g for attribute in loop.attribute if attribute.name == "body"]
+    assert "If" in {node.op_type for node in body.node}
 
 
 def test_parameters_stay_parameters():

@@ -1,14 +1,15 @@
 """Staged graphs for inference elsewhere: as a program of ``torch.export``, and as an ONNX model.
 
 Both are made of the same module (see ``exporting``); ONNX by ``torch.onnx``, whose ``If`` and ``Loop`` are the graph's
-switches and loops; torch 2.13 takes none of these within another one. They compute without gradients.
+switches and loops, also within each other. They compute without gradients.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -85,12 +86,37 @@ def onnx_model(graph: Graph) -> Any:
                 raise Unsupported(f"{node.target} draws random numbers: ONNX draws others than torch")
     exporter = importlib.import_module("torch.onnx")  # takes seconds
     try:
-        with warnings.catch_warnings():  # torch's exporter uses parts of torch that will go
-            warnings.simplefilter("ignore", FutureWarning)
+        with warnings.catch_warnings(), _subgraphs_of_one_version():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's exporter uses parts of torch that will go
             warnings.simplefilter("ignore", DeprecationWarning)
             return exporter.export(program, dynamo=True, verbose=False).model_proto
     except Exception as error:  # as above
         raise Unsupported(f"torch.onnx does not take the graph: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def _subgraphs_of_one_version() -> Iterator[None]:
+    """Let torch 2.13 write switches within loops: the calls of subgraphs have a version where it makes them for a loop,
+    and none where it makes them for a switch, and models with both are refused as of two versions."""
+    passes = importlib.import_module("torch.onnx._internal.exporter._ir_passes")
+    imports = getattr(passes, "add_opset_imports", None)
+    if imports is None:
+        yield
+        return
+
+    def of_one_version(model: Any) -> None:
+        iterate = importlib.import_module("onnx_ir.traversal").RecursiveGraphIterator
+        for graph in (model.graph, *model.functions.values()):
+            for node in iterate(graph):
+                if node.domain.startswith("pkg.torch.__subgraph__"):
+                    node.version = None
+        imports(model)
+
+    passes.add_opset_imports = of_one_version  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        passes.add_opset_imports = imports  # type: ignore[attr-defined]
 
 
 def _imported(name: str, use: str) -> Any:

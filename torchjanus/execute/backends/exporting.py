@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from torchjanus.core.errors import Unsupported
 from torchjanus.core.kinds import isinstance
-from torchjanus.execute.backends.number_tensors import DTYPES, computed, given_to_torch, selected
+from torchjanus.execute.backends.number_tensors import DTYPES, computed, element, given_to_torch, selected
 from torchjanus.semantics.staged.values import Unbound
 from torchjanus.tracegraph.graph import (
     Block,
@@ -171,6 +171,8 @@ class _Running:
     def with_numbers(self, env: Env, function: Any, args: Any, kwargs: Any, out: Any) -> Any:
         """Return an operation of which some operands are numbers that are not known."""
         operands = list(args.items)
+        if getattr(function, "__name__", "") in ("__getitem__", "getitem") and not kwargs.items:
+            return self.element(env, *operands)
         given = [self.operand(env, one) for one in operands]
         tensors = [one for one, of in zip(given, operands, strict=True) if isinstance(of, Ref) and of.value.is_tensor]
         numbers = [n for n, of in enumerate(operands) if isinstance(of, Ref) and not of.value.is_tensor]
@@ -184,6 +186,14 @@ class _Running:
         for number in numbers:
             given[number] = given_to_torch(function, given[number], tensors)
         return function(*given)
+
+    def element(self, env: Env, tensor: Operand, index: Operand) -> Tensor:
+        """Return an element of a tensor at numbers that are not known."""
+        parts = index.items if isinstance(index, Items) else (index,)
+        numbers = [n for n, part in enumerate(parts) if isinstance(part, Ref) and not part.value.is_tensor]
+        if any(not isinstance(part, Ref) and list(refs_in(part)) for part in parts):
+            raise Unsupported("an exported graph has no slices from or to a number that is not known")
+        return element(self.operand(env, tensor), tuple(self.operand(env, part) for part in parts), numbers)
 
     def compute(self, env: Env, node: Node) -> Tensor:
         args = [self.operand(env, one) for one in node.get("args").items]

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchjanus.core.errors import Unsupported
 from torchjanus.core.kinds import isinstance
 
-__all__ = ["DTYPES", "computed", "given_to_torch", "selected"]
+__all__ = ["DTYPES", "computed", "element", "given_to_torch", "selected"]
 
 DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
 
@@ -118,6 +118,30 @@ def selected(function: Any, args: Sequence[Any], numbers: Sequence[int]) -> Tens
     """Return an element at an index that is not known; None for other operations."""
     if getattr(function, "__name__", "") != "select" or list(numbers) != [2] or len(args) != 3:
         return None
-    tensor, dim, index = args
+    return _at(*args)
+
+
+def _at(tensor: Tensor, dim: int, index: Tensor) -> Tensor:
     at = torch.where(index < 0, index + tensor.shape[dim], index)
     return torch.index_select(tensor, dim, at.reshape(1)).squeeze(dim)
+
+
+def element(tensor: Tensor, index: tuple[Any, ...], numbers: Sequence[int]) -> Tensor:
+    """Return ``tensor[index]`` where the parts of the index at ``numbers`` are not known. Raises Unsupported."""
+    known = tuple(slice(None) if number in numbers else part for number, part in enumerate(index))
+    if any(isinstance(part, Tensor) or not isinstance(part, int | slice | None | type(...)) for part in known):
+        raise Unsupported("an exported graph has no element at numbers that are not known and at tensors")
+    made = tensor[known]
+    taken = sum(part is not None and part is not ... for part in known)
+    dims: list[int] = []
+    dim = 0
+    for number, part in enumerate(known):
+        if number in numbers:
+            dims.append(dim)
+        if part is ...:
+            dim += tensor.ndim - taken
+        elif part is None or isinstance(part, slice):
+            dim += 1
+    for number, dim in reversed(list(zip(numbers, dims, strict=True))):
+        made = _at(made, dim, index[number])
+    return made
