@@ -98,9 +98,10 @@ def onnx_model(graph: Graph) -> Any:
 def _subgraphs_of_one_version() -> Iterator[None]:
     """Let torch 2.13 write switches within loops: the calls of subgraphs have a version where it makes them for a loop,
     and none where it makes them for a switch, and models with both are refused as of two versions."""
-    passes = importlib.import_module("torch.onnx._internal.exporter._ir_passes")
-    imports = getattr(passes, "add_opset_imports", None)
-    if imports is None:
+    try:
+        passes = importlib.import_module("torch.onnx._internal.exporter._ir_passes")
+        imports = passes.add_opset_imports
+    except (ImportError, AttributeError):  # of another version of torch
         yield
         return
 
@@ -112,11 +113,11 @@ def _subgraphs_of_one_version() -> Iterator[None]:
                     node.version = None
         imports(model)
 
-    passes.add_opset_imports = of_one_version  # type: ignore[attr-defined]
+    vars(passes)["add_opset_imports"] = of_one_version
     try:
         yield
     finally:
-        passes.add_opset_imports = imports  # type: ignore[attr-defined]
+        vars(passes)["add_opset_imports"] = imports
 
 
 def _imported(name: str, use: str) -> Any:

@@ -150,7 +150,7 @@ class Flow(Operating):
             raise refused(
                 "staged-decision", "a loop over something of unknown length",
                 "Here loops are native: in generators, and in comprehensions other than lists of one loop.",
-                "Write it as a for statement.", self.at(at).place,
+                "Write it as a for statement, or as a list comprehension.", self.at(at).place,
             )  # fmt: skip
         return found
 

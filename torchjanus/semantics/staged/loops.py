@@ -62,7 +62,7 @@ class Loops(Regions):
             for _ in range(MOST_WIDENED):
                 writes = self.builder.writes.copy()
                 tried: Any = self._iteration(types, variables, test, body, over)
-                grown = grown_lists(tried.body.after)
+                grown = grown_lists(tried.body.before, tried.body.after)
                 if not grown:
                     others = self._others(tried, variables, types)
                     wider = others or self._widened(types, tried, variables)

@@ -177,8 +177,8 @@ class Operating(Changing):
             raise refused(
                 "staged-decision", f"a staged value decides ({at.kind})",
                 "Here control flow is native: in generators, coroutines, class bodies, comprehensions of several "
-                "loops, and where an assignment expression is within and/or.", "Write it as a statement of a function.",
-                self.at(at).place,
+                "loops, and where an assignment expression is within and/or.",
+                "Write it as a statement of a function, or as a list comprehension.", self.at(at).place,
             )  # fmt: skip
         self.at(at)
         self.reads_memory(at, value)

@@ -53,31 +53,47 @@ def put(place: Place, value: Any) -> None:
         place.cell_contents = value
 
 
-def grown_lists(after: dict[int, tuple[Any, Any]]) -> dict[int, CellType | None]:
+Contents = dict[int, tuple[Any, Any]]  # of objects and variables, by id
+
+
+def grown_lists(before: Contents, after: Contents) -> dict[int, CellType | None]:
     """Return the ids of ordinary lists that are longer or shorter than before, or in the place of which a variable has
     a list of unknown length now, each with a variable that holds it. ``after``: what objects and variables hold in the
     end of a part that has been taken back."""
     found: dict[int, CellType | None] = {}
     for number, (obj, contents) in after.items():
         if type(obj) is list and len(obj) != len(contents):
-            found[number] = next((one for one in gc.get_referrers(obj) if type(one) is CellType), None)
-        elif type(obj) is CellType and contents and isinstance(contents[0], StagedList) and contents[0].is_new:
-            before = contents_of(obj)
-            if before and type(before[0]) is list:
-                found[id(before[0])] = obj
+            found[number] = _cell_of(number, before)
+        elif isinstance(obj, CellType) and contents and isinstance(contents[0], StagedList) and contents[0].is_new:
+            now = contents_of(obj)
+            if now and type(now[0]) is list:
+                found[id(now[0])] = obj
     return found
 
 
-def grown_apart(afters: list[dict[int, tuple[Any, Any]]]) -> dict[int, CellType | None]:
+def _cell_of(number: int, before: Contents) -> CellType | None:
+    """Return a variable that holds the list with this id, one of which it is known what it held before if there is
+    one: to look for others takes a tenth of a second."""
+    held = before[number][0]
+    for one, _ in before.values():
+        if isinstance(one, CellType) and (contents_of(one) or (None,))[0] is held:
+            return one
+    for one in gc.get_referrers(held):
+        if isinstance(one, CellType):
+            return one
+    return None
+
+
+def grown_apart(parts: list[tuple[Contents, Contents]]) -> dict[int, CellType | None]:
     """Return the lists that are not of one length after all these parts (see ``grown_lists``)."""
-    found = {number: cell for after in afters for number, cell in grown_lists(after).items()}
+    found = {number: cell for before, after in parts for number, cell in grown_lists(before, after).items()}
     return {
         number: cell for number, cell in found.items()
-        if len({_length(after, number) for after in afters}) > 1 or not any(number in after for after in afters)
+        if len({_length(after, number) for _, after in parts}) > 1 or not any(number in after for _, after in parts)
     }  # fmt: skip
 
 
-def _length(after: dict[int, tuple[Any, Any]], number: int) -> int | None:
+def _length(after: Contents, number: int) -> int | None:
     known = after.get(number)
     return None if known is None or not isinstance(known[1], list) else len(known[1])
 

@@ -206,7 +206,7 @@ class Regions(Merging):
         for _ in range(_MOST_LENGTHENED):
             writes = self.builder.writes.copy()
             arms, follows = self._arms(then, orelse, rest, variables)
-            grown = {} if any(arm.is_dead for arm in arms) else grown_apart([arm.after for arm in arms])
+            grown = {} if any(arm.is_dead for arm in arms) else grown_apart([(arm.before, arm.after) for arm in arms])
             if not grown:
                 left = self.merge(predicate, arms, construct, exits=True)
                 return self.after(left, follows)
