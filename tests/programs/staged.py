@@ -1,4 +1,5 @@
-"""``python -m tests.programs.staged [--every N] [--at K] [CATEGORY...]``: stages the programs of the corpus.
+"""``python -m tests.programs.staged [--every N] [--at K] [--show CODE] [CATEGORY...]``: stages the programs of the
+corpus. ``--show``: the refusals by this reason code are printed, too.
 
 A program counts as staged if its step can be staged for the arguments of each of its first ten calls (again for each
 new set of sizes and ordinary arguments). Its graphs are then run on these arguments and compared with eager: results,
@@ -124,8 +125,8 @@ def outcome_of(category: str, name: str) -> str:
     return "agrees"
 
 
-def stage_all(chosen: list[tuple[str, str]]) -> Counter[str]:
-    """How many programs have each outcome; those that differ or fail are printed."""
+def stage_all(chosen: list[tuple[str, str]], shown: str = "") -> Counter[str]:
+    """How many programs have each outcome; those that differ or fail are printed, and so are refusals by ``shown``."""
     found: Counter[str] = Counter()
     for category, name in chosen:
         try:
@@ -133,6 +134,8 @@ def stage_all(chosen: list[tuple[str, str]]) -> Counter[str]:
                 outcome = outcome_of(category, name)
         except torchjanus.NotStaged as error:
             outcome = error.refusal.reason
+            if outcome == shown:
+                print(f"{category}-{name}: {error}", flush=True)
         except _TooLong:
             outcome = "too long"
         except BaseException as error:
@@ -149,10 +152,10 @@ def stage_all(chosen: list[tuple[str, str]]) -> Counter[str]:
 def main() -> None:
     """See the module."""
     words = sys.argv[1:]
-    options = {words[n]: int(words[n + 1]) for n in range(len(words)) if words[n] in ("--every", "--at")}
+    options = {words[n]: words[n + 1] for n in range(len(words)) if words[n] in ("--every", "--at", "--show")}
     categories = [one for n, one in enumerate(words) if one[0] != "-" and (n == 0 or words[n - 1] not in options)]
     chosen = [(category, name) for category, name in harness.programs() if not categories or category in categories]
-    found = stage_all(chosen[options.get("--at", 0) :: options.get("--every", 1)])
+    found = stage_all(chosen[int(options.get("--at", 0)) :: int(options.get("--every", 1))], options.get("--show", ""))
     print(f"{found['agrees']} of {found.total()} programs are staged and agree with eager")
     for outcome, count in found.most_common():
         print(f"{count:6d} {outcome}")

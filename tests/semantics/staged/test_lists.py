@@ -202,6 +202,33 @@ def class_of_a_list(x, n):
     return (1 if type(out) is list else 2), isinstance(out, list)
 
 
+def outputs_of_a_known_loop(x, n):
+    outputs = []
+    total = x.sum()
+    for k in range(4):
+        total = total + k
+        outputs.append(total)
+        if total > 3 + n:
+            break
+    else:
+        outputs.append(total * 2)
+    return outputs, len(outputs)
+
+
+def known_pairs(x, n):
+    outputs = []
+    for k, (a, b) in enumerate(zip([1.0, 2.0, 3.0], (n, 1, 2))):
+        if a * b > 2:
+            continue
+        outputs.append(x.sum() * k)
+        for j in (1, 2):
+            if n > j:
+                outputs.append(x.sum() + j)
+                if x.sum() > 2:
+                    break
+    return outputs
+
+
 def filter_of_rows(x, n):
     """The filter of a comprehension is decided by a staged value for rows of known number, too."""
     total = torch.zeros(())
@@ -282,6 +309,8 @@ AGREE = [
     truth_of_a_list,
     class_of_a_list,
     filter_of_rows,
+    outputs_of_a_known_loop,
+    known_pairs,
     two_filters,
     variable_of_another_function,
     one_way_by_another_function,
@@ -387,6 +416,29 @@ def popped(x, n):
     return out
 
 
+def advanced_in_an_arm(x, n):
+    def numbers():
+        for k in range(3):
+            yield k
+
+    outputs = []
+    for k in numbers():
+        outputs.append(x.sum() + k)
+        if x.sum() > n:
+            break
+    return outputs
+
+
+def known_with_return(x, n):
+    outputs = []
+    for name in ["a", "b", "c"]:
+        if x.sum() > len(name) + 2:
+            return outputs, n
+        outputs.append(x.sum())
+        x = x + 1
+    return outputs, n + 1
+
+
 def sum_of_tensors(x, n):
     return sum([row for row in x.sum(0) if row > 0])
 
@@ -401,7 +453,7 @@ REFUSED = {
     another_variable: "staged-mutation", in_a_dictionary: "staged-mutation", either_of_two: "staged-mutation",
     compared: "staged-value", of_different_kinds: "staged-left", of_tuples: "staged-length",
     of_an_object: "staged-mutation", given_to_a_function: "staged-mutation", popped: "staged-value",
-    sum_of_tensors: "staged-left",
+    sum_of_tensors: "staged-left", known_with_return: "staged-mutation", advanced_in_an_arm: "staged-mutation",
 }  # fmt: skip
 
 

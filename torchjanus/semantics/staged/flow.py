@@ -13,6 +13,7 @@ from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lifted import BREAK, RETURN, Exit
 from torchjanus.semantics.staged.natives import Zipped
 from torchjanus.semantics.staged.operating import Operating
+from torchjanus.semantics.staged.places import Elements
 from torchjanus.semantics.staged.values import Poison, StagedList, StagedNumber, StagedRange, StagedValue, is_staged
 
 __all__ = ["Flow"]
@@ -119,7 +120,7 @@ class Flow(Operating):
         if isinstance(over, StagedRange):
             left = staging.repeat(names, lambda: True, body, over)
             return self._ended(at, left, orelse, rest)
-        return staging.after(staging.iterations(iter(over), body, orelse), rest)
+        return staging.after(staging.iterations(Elements(iter(over)), body, orelse), rest)
 
     def elements(self, at: Site, iterable: Any) -> Any:
         """Return what a loop goes over: a StagedRange, or something with known elements."""

@@ -6,8 +6,9 @@ of another type than it found, it is run again with what both are.
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CellType
 from typing import Any
@@ -20,6 +21,7 @@ from torchjanus.rewrite.hooks.lifted import BREAK, CONTINUE, RETURN, Exit, cells
 from torchjanus.semantics.staged.journal import Journal, contents_of
 from torchjanus.semantics.staged.merging import same_ordinary, same_type
 from torchjanus.semantics.staged.places import (
+    Elements,
     Place,
     flat,
     grown_lists,
@@ -348,10 +350,13 @@ class Loops(Regions):
         self.builder.blocks[-1].nodes += block.nodes
         return decided, left
 
-    def iterations(self, iterator: Iterator[Any], body: Callable[[Any], Any], orelse: Part | None) -> Any:
-        """A ``for`` whose elements are known: each iteration is run."""
-        for item in iterator:
-            left = body(item)
+    def iterations(self, elements: Elements, body: Callable[[Any], Any], orelse: Part | None, begin: int = 0) -> Any:
+        """A ``for`` whose elements are known: each iteration is run, from the one at ``begin`` on. What follows an
+        iteration that may be the last may be run again."""
+        while (found := elements.at(begin)) is not None:
+            begin += 1
+            self.advanced += not elements.are_plain
+            left = body(found[0])
             if left is None or left.kinds <= {0, CONTINUE}:
                 continue
             if left.only == BREAK:
@@ -361,7 +366,8 @@ class Loops(Regions):
             left = self.without_continue(left)
             if 0 not in left.kinds:
                 return self.without_break(left)
-            return self.without_break(self.after(left, lambda: self.iterations(iterator, body, orelse), (body, orelse)))
+            goes_on = functools.partial(self.iterations, elements, body, orelse, begin)
+            return self.without_break(self.after(left, lambda go=goes_on: go(), (body, orelse)))  # type: ignore[misc]
         return orelse() if orelse is not None else None
 
     def without_continue(self, left: Exit) -> Exit:

@@ -17,6 +17,7 @@ from torchjanus.semantics.staged.journal import Held, contents_of
 from torchjanus.semantics.staged.values import StagedList, StagedValue, Unbound
 
 __all__ = [
+    "Elements",
     "Place",
     "cells_holding",
     "flat",
@@ -113,6 +114,38 @@ def cells_holding(cell: CellType, ours: set[int]) -> list[CellType]:
     if sys.getrefcount(held) > uses + 2:  # one is of ``held``, one of the question
         return []
     return [one for one in holders if type(one) is CellType]
+
+
+_PLAIN = frozenset(map(type, map(iter, ((), [], {}, {}.values(), {}.items(), set(), "", b"", range(1), range(2**70)))))
+_AROUND = (enumerate, zip)
+
+
+class Elements:
+    """What a loop goes over, of which the elements can be asked for again. ``are_plain``: whether to advance to an
+    element does nothing else."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self.iterator = iterator
+        self.seen: list[Any] = []
+        self.are_plain = _is_plain(iterator)
+
+    def at(self, number: int) -> tuple[Any] | None:
+        """Return the element with this number in a tuple; None if there are fewer."""
+        if number == len(self.seen):
+            try:
+                self.seen.append(next(self.iterator))
+            except StopIteration:
+                return None
+        return (self.seen[number],)
+
+
+def _is_plain(iterator: Any) -> bool:
+    if type(iterator) in _PLAIN or type(iterator) is type(reversed([])):
+        return True
+    if type(iterator) not in _AROUND:
+        return False
+    parts = [part for one in gc.get_referents(iterator) for part in (one if type(one) is tuple else (one,))]
+    return all(_is_plain(one) for one in parts if hasattr(type(one), "__next__"))
 
 
 def is_carried(value: Any) -> bool:

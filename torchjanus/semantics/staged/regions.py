@@ -64,14 +64,16 @@ class Regions(Merging):
         self.thrown: dict[int, BaseException] = {}  # errors that statements of the program have raised, by id
         self.variables: dict[int, str] = {}  # names of variables, by id of their cells
         self.was_there: Callable[[Any], bool] = lambda obj: False  # whether an object is from before the call
+        self.advanced = 0  # how often something was advanced that cannot go back: a generator of the program's own
         self.initials: list[dict[str, Any]] = []  # what variables held before the loops that are being made
         self.either: dict[int, Any] = {}  # objects of which a variable holds one or another, by id
 
     def changes(self, obj: Any) -> None:
         """The program is about to change an ordinary object."""
         if id(obj) in self.either:
+            what = "list" if isinstance(obj, StagedList) else type(obj).__name__
             raise refused(
-                "staged-mutation", f"a {type(obj).__name__} is changed that may be one of two objects",
+                "staged-mutation", f"a {what} is changed that may be one of two objects",
                 "Which of them it is is known only when the graph runs.", "Change them where it is decided.",
                 self.place,
             )  # fmt: skip
@@ -80,9 +82,8 @@ class Regions(Merging):
 
     def lengthen(self, lists: dict[int, CellType | None]) -> None:
         """Let ordinary lists be lists of unknown length from here on (see ``grown_lists``)."""
-        ours = {*map(id, self.initials)}
         for cell in lists.values():
-            holding = [] if cell is None else cells_holding(cell, ours)
+            holding = [] if cell is None else cells_holding(cell, {*map(id, self.initials)})
             if not holding:
                 raise refused(
                     "staged-mutation", "a list that becomes longer or shorter where a staged value decides",
@@ -96,13 +97,13 @@ class Regions(Merging):
                 one.cell_contents = made
 
     def _changed_one_way(self, obj: Any) -> Refused:
-        return refused(
-            "staged-mutation", f"a {type(obj).__name__} that changes where a staged value decides",
-            "Whether it changes is known only when the graph runs.", "Return what changes instead.", self.place,
-        )  # fmt: skip
+        what = f"a {type(obj).__name__} that changes where a staged value decides"
+        return refused("staged-mutation", what, "Whether it does is known only when the graph runs.",
+                       "Return what changes instead.", self.place)  # fmt: skip
 
     def advances(self, iterator: Any) -> None:
         """The program is about to take elements of an iterator of its own."""
+        self.advanced += 1
         held = [contents for journal in self.journals for _, contents in journal.before.values()]
         if held and id(iterator) in reachable(held):
             raise self._changed_one_way(iterator)
@@ -204,13 +205,15 @@ class Regions(Merging):
         ``around``: parts of the program that share the arms' variables, if the arms are no such parts."""
         variables = cells_of(*(around or (then, orelse, rest)))
         for _ in range(_MOST_LENGTHENED):
-            writes = self.builder.writes.copy()
+            writes, advanced = self.builder.writes.copy(), self.advanced
             arms, follows = self._arms(then, orelse, rest, variables)
             grown = {} if any(arm.is_dead for arm in arms) else grown_apart([(arm.before, arm.after) for arm in arms])
             if not grown:
                 left = self.merge(predicate, arms, construct, exits=True)
                 return self.after(left, follows)
             del arms
+            if self.advanced != advanced:
+                raise self._changed_one_way([])
             self.builder.writes = writes
             self.lengthen(grown)  # and run the arms again
         raise refused("staged-mutation", "lists that become longer in ever new ways", "", "", self.place)
