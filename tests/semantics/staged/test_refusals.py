@@ -278,6 +278,18 @@ def test_scripted_functions_are_refused():
     assert refused.value.refusal.reason == "staged-effect"
 
 
+def joins(x):
+    return ",".join([x])
+
+
+def test_the_place_of_an_error_is_where_it_is_raised():
+    with pytest.raises(torchjanus.NotStaged) as refused:
+        torchjanus.staged(lambda x: joins(x))(X)
+    assert refused.value.refusal.reason == "staged-raises"
+    assert refused.value.refusal.place.line == joins.__code__.co_firstlineno + 1
+    assert refused.value.refusal.place.function == "joins"
+
+
 def test_arrays_are_no_arguments():
     with pytest.raises(torchjanus.NotStaged, match="from_numpy"):
         torchjanus.staged(lambda x, a: x)(X, ARRAY)

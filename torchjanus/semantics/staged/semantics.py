@@ -81,10 +81,9 @@ class Staged(Flow):
         return self._native(at, fn, args, kwargs, staging)
 
     def _enter(self, at: Site, fn: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            return lifted_form(fn)(*args, **kwargs)
-        finally:
-            self.at(at)
+        result = lifted_form(fn)(*args, **kwargs)
+        self.at(at)  # if it raises, the place is where it does
+        return result
 
     def _module(self, at: Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
