@@ -355,6 +355,8 @@ def snapshot(root: Any) -> list[Any]:
             return f"<{kind.__name__}>"
         if isinstance(value, io.StringIO):
             return ("StringIO", value.getvalue(), value.tell())
+        if isinstance(value, np.ndarray) and value.dtype == object:
+            return (kind.__name__, value.shape, visit(value.ravel().tolist(), path))
         if isinstance(value, np.ndarray | np.generic):
             return (kind.__name__, str(value.dtype), value.shape, value.tobytes())
         if isinstance(value, np.random.Generator | np.random.RandomState):

@@ -14,7 +14,9 @@ import torch
 from torch.overrides import _pop_mode, _push_mode
 from torch.utils._device import DeviceContext, _device_constructors
 
-__all__ = ["default_device", "foreign_modes", "is_own", "named", "without_function_modes"]
+__all__ = ["default_device", "foreign_modes", "is_own", "named", "sees_calls", "without_function_modes"]
+
+_UNSEEING = (torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)  # type: ignore[attr-defined]
 
 
 def default_device() -> torch.device | None:
@@ -40,6 +42,15 @@ def foreign_modes() -> str:
         if type(mode) is not DeviceContext and not is_own(mode):
             return f"a TorchFunctionMode ({type(mode).__qualname__})"
     return ""
+
+
+def sees_calls(value: Any) -> bool:
+    """Whether it is a tensor of a class that is told of each call of torch: with a ``__torch_function__`` of its own."""
+    kind = type(value)
+    if kind is torch.Tensor or not issubclass(kind, torch.Tensor):
+        return False
+    told = kind.__torch_function__
+    return getattr(told, "__func__", told) not in _UNSEEING
 
 
 def is_own(mode: Any) -> bool:

@@ -151,7 +151,8 @@ def _functionalise(
 
 def _fake(entry: Input, symbolic: Symbolic) -> torch.Tensor:
     example = entry.example
-    layout = "quantized" if example.is_quantized else example.layout
+    with torch._C.DisableTorchFunction():  # its class must not see the query
+        layout = "quantized" if example.is_quantized else example.layout
     if type(example) not in (torch.Tensor, torch.nn.Parameter) or layout != torch.strided:
         what = f"a tensor of type {type(example).__name__} with layout {layout} is read"
         raise refused("tensor-layout", what, "Only plain strided tensors go into a graph.", "Convert it beforehand.")

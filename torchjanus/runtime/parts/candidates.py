@@ -139,7 +139,8 @@ def has_objects(values: Any, kept: tuple[Any, ...]) -> bool:
 def _awaits(tensor: torch.Tensor) -> bool:
     """Whether the tensor has a backward graph that no backward pass has freed. Saved tensors are not unpacked: hooks of
     the program would run."""
-    waiting, seen, known = [tensor.grad_fn], 0, False
+    with torch._C.DisableTorchFunction():  # its class must not see the query
+        waiting, seen, known = [tensor.grad_fn], 0, False
     while waiting and seen < MOST_NODES:
         node: Any = waiting.pop()
         if node is None:

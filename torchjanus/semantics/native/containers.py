@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath, Step, native_class
-from torchjanus.core.default_device import foreign_modes
+from torchjanus.core.default_device import foreign_modes, sees_calls
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.rewrite.hooks.lookup import on_type
 from torchjanus.semantics.containers.keyed import SetShadow
@@ -251,7 +251,7 @@ class NativeContainers(NativeKeys):
         access_path = self.recording.owner(obj)
         if isinstance(obj, TracedStr):
             return trace_value(len(obj), Apply(len, (obj.expr,)))
-        if isinstance(obj, torch.Tensor) and not foreign_modes() and obj.dim():
+        if isinstance(obj, torch.Tensor) and not foreign_modes() and not sees_calls(obj) and obj.dim():
             self.framework.ref(obj, "len")
             return self.framework.sizes.of(obj, 0)
         if access_path is None and type(obj) is list and (grown := self.recording.lists.length_of(obj)) is not None:

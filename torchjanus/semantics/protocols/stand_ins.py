@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import invert_permutation
 
-from torchjanus.core.default_device import foreign_modes
+from torchjanus.core.default_device import foreign_modes, sees_calls
 from torchjanus.core.kinds import is_one_of
 from torchjanus.semantics.protocols.heaps import HEAPS
 from torchjanus.semantics.protocols.inspecting import READING
@@ -172,8 +172,21 @@ def _is_protocol(*args: Any) -> bool:
 def stand_in_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what is watched in the place of ``fn`` with these arguments, mostly ``fn`` itself."""
     made = _made_for(fn, args, kwargs)
-    # A mode of the program's sees which functions of torch are called. No graph is made of such a run.
-    return fn if made is not fn and foreign_modes() else made
+    if made is fn:
+        return fn
+    # A mode or a class of the program's sees which functions of torch are called. No graph is made of such a run.
+    return fn if foreign_modes() or any(map(sees_calls, _tensors_of(getattr(fn, "__self__", None), *args))) else made
+
+
+def _tensors_of(*values: Any) -> Iterator[Any]:
+    """Yield the values, and the parameters of optimizers and modules among them."""
+    for value in values:
+        yield value
+        if isinstance(value, torch.optim.Optimizer):
+            yield from (parameter for group in value.param_groups for parameter in group["params"])
+        elif isinstance(value, torch.nn.Module):
+            yield from value.__dict__.get("_parameters", {}).values()  # not by methods, which the program may override
+            yield from _tensors_of(*value.__dict__.get("_modules", {}).values())
 
 
 def _made_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -345,9 +345,10 @@ class BackwardCode:
         try:
             for leaf in leaves:
                 for kind in LEAF_HOOKS:
-                    hooks = getattr(leaf, kind, None)
-                    if hooks and self.recording.owner(leaf) is not None:
-                        replaced.extend(self._watch_hooks(leaf, kind, hooks))
+                    with torch._C.DisableTorchFunction():  # the leaf's class must not see the query
+                        hooks = getattr(leaf, kind, None)
+                        if hooks and self.recording.owner(leaf) is not None:
+                            replaced.extend(self._watch_hooks(leaf, kind, hooks))
             yield
         finally:
             for hooks, key, hook in replaced:

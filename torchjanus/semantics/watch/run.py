@@ -164,6 +164,15 @@ def _watched(
             "torch goes on using the parameter as it was cast first until autocast is left.",
             "Enter autocast inside the step.",
         )
+    with torch._C.DisableTorchFunction():  # classes of the program must see only the calls of the program
+        result, trace = _finalized(watch, result, args, kwargs)
+    recording.accumulators.give_up()
+    return result, trace
+
+
+def _finalized(watch: Watch, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Trace]:
+    """Return what the call returns, without traced numbers, and the trace of the call, which is over."""
+    recording = watch.recording
     try:
         recording.accumulators.close_all(recording)
         finalization = Finalization(recording)
@@ -187,7 +196,6 @@ def _watched(
         trace = recording.accumulators.settled(trace)
     except Exception as error:
         _failed(recording, "on what recursive calls have counted", error)
-    recording.accumulators.give_up()
     return result, trace
 
 
