@@ -629,3 +629,62 @@ def context_subscript():
         return x * ctx[scale], len(ctx) > 0, scale in ctx
 
     return Program(step, inputs(), state=n)
+
+
+def kept_until_thrown():
+    """A generator from before the call that keeps what an error that is thrown into it holds."""
+    kept = None
+    while True:
+        try:
+            yield kept
+        except ValueError as error:
+            kept = error.args[0]
+
+
+@program(refused="a new ValueError leaves the step")
+def error_thrown_into_a_generator():
+    kept = kept_until_thrown()
+    next(kept)
+    return scaled(lambda k: len(kept.throw(ValueError(f"reset {k}"))), kept)
+
+
+@program(refused="a new ValueError leaves the step")
+def number_thrown_into_a_generator():
+    kept = kept_until_thrown()
+    next(kept)
+    return scaled(lambda k: kept.throw(ValueError(k)), kept)
+
+
+@program(refused="gives back a ValueError that was made in this call")
+def error_with_number_in_queue():
+    waiting = queue.Queue()
+
+    def body(k):
+        waiting.put(ValueError(k))
+        return type(waiting.get().args[0]).__name__ == "float"
+
+    return scaled(body)
+
+
+@program(speculated=3, compiles=8)
+def partial_with_number_pickled():
+    return scaled(lambda k: len(pickle.dumps(functools.partial(pow, k, exp=2.0 + k))))
+
+
+@program(refused="a new method-wrapper leaves the step")
+def method_of_object_with_number_pickled():
+    return scaled(lambda k: pickle.loads(pickle.dumps([k].__len__))() + len(pickle.dumps([k].append)))
+
+
+@program(refused="a new RuntimeError leaves the step")
+def cause_with_number_pickled():
+    def body(k):
+        try:
+            try:
+                raise KeyError(k)
+            except KeyError as error:
+                raise RuntimeError(f"{k}") from error
+        except RuntimeError as error:
+            return len(pickle.dumps((error, error.__cause__)))
+
+    return scaled(body)

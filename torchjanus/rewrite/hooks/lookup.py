@@ -6,6 +6,7 @@ Classes are read by accessors of the type machinery. ``cls.__mro__`` and ``cls._
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 import threading
@@ -24,6 +25,7 @@ _flags = cast(Callable[[type], int], type.__dict__["__flags__"].__get__)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _variables = cast(Callable[[ModuleType], dict[str, Any]], vars(ModuleType)["__dict__"].__get__)
 _attribute: Callable[[Any, str], Any] = object.__getattribute__
+_UNUSUAL = (threading.local, BaseException, functools.partial)  # classes whose objects get a dictionary when asked
 _derives: Callable[[type, type], bool] = type.__subclasscheck__
 
 
@@ -45,12 +47,22 @@ def asks_for_attributes(tp: type) -> bool:
 
 def attributes_of(obj: Any) -> Any:
     """Return the object's own ``__dict__`` without asking the program's ``__getattribute__``; None if it has none."""
-    if issubclass(type(obj), threading.local):
-        return obj.__dict__  # each thread has its own
+    if issubclass(type(obj), _UNUSUAL):
+        if isinstance(obj, threading.local):
+            return obj.__dict__  # each thread has its own
+        if _has_no_dictionary_yet(obj):
+            return None
     try:
         return _attribute(obj, "__dict__")
     except AttributeError:
         return None
+
+
+def _has_no_dictionary_yet(obj: BaseException | functools.partial[Any]) -> bool:
+    """Whether to ask for the object's ``__dict__`` would make one, which shows when the object is pickled."""
+    if isinstance(obj, functools.partial):
+        return functools.partial.__reduce__(obj)[2][3] is None  # type: ignore[index]
+    return len(BaseException.__reduce__(obj)) < 3
 
 
 def own_dict(obj: Any) -> Any:

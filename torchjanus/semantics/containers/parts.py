@@ -96,7 +96,7 @@ def parts_of(value: Any) -> Parts | str:
         case _ if cls is types.BuiltinMethodType and not isinstance(value.__self__, types.ModuleType | type | None):
             return _builtin_method(value)
         case _ if cls is functools.partial:
-            return Parts((value.func, value.args, value.keywords), vars(value), make=make_partial, fixed=True)
+            return Parts((value.func, value.args, value.keywords), attributes_of(value), make=make_partial, fixed=True)
         case _ if cls is slice:
             return Parts((value.start, value.stop, value.step), fixed=True)
         case _ if isinstance(value, BaseException):
@@ -174,7 +174,7 @@ def _exception(value: BaseException) -> Parts | str:
     fields = tuple((d, held) for d, held in _held(value, chain) if held)
     made = (cls, base)
     fields = (*fields, *_held(value, slots_of(cls)))
-    return Parts((*made, *value.args), vars(value), fields, make_exception, len(made), fixed=True)
+    return Parts((*made, *value.args), attributes_of(value), fields, make_exception, len(made), fixed=True)
 
 
 def plain_exception(cls: type[BaseException]) -> type[BaseException] | None:

@@ -76,6 +76,7 @@ class ExternCalls:
         self.callbacks = Callbacks(recording)
         # The code that enters the step, and whether the step has entered a context that may suppress errors.
         self.outermost: Any = None
+        self._given: dict[int, Any] = {}  # by id: objects of the step's own making that native code may have kept
         self.suppressing = False
 
     def called_at(self, at: Site | None, func: Any) -> None:
@@ -126,6 +127,7 @@ class ExternCalls:
             parts.put_back()
             raise
         result = parts.put_back(result)
+        self._given.update((id(part), part) for part in parts.new_objects())
         if recording.refuse_view((*args, *kwargs.values(), result)) or self._ends(func, args, result):
             return result
         for value, shape in before:
@@ -186,12 +188,13 @@ class ExternCalls:
     def feed(self, access_path: AccessPath, result: Any) -> Any:
         """Return what the program gets: a value whose access path leads to the call."""
         known = self.recording.number(result) if isinstance(result, torch.Tensor) else None
-        if known is not None and known not in self.recording.trace.access_paths:
+        new = known is not None and known not in self.recording.trace.access_paths
+        if new or (id(result) in self._given and self.recording.owner(result) is None):
             self.recording.refuse(
                 "native-keeps-tensor",
-                f"{access_path} gives back a tensor that was made in this call",
-                "native code kept it, and a graph's tensors are made anew each time.",
-                "Clone it.",
+                f"{access_path} gives back a {'tensor' if new else type(result).__name__} that was made in this call",
+                "native code kept it, and a graph makes such objects anew each time.",
+                "Clone it, or keep it in Python.",
             )
             return result
         foreign = is_foreign_object(result, True)

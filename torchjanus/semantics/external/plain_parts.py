@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,9 +24,12 @@ from torchjanus.semantics.known.foreign import is_foreign_object
 from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
 from torchjanus.trace.values import Traced, plain
 
-__all__ = ["PlainParts"]
+__all__ = ["ARGS", "PlainParts"]
 
-_WITHOUT_PARTS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, enum.Enum, torch.Tensor)
+ARGS: Any = vars(BaseException)["args"]  # access that bypasses methods of the error's class
+
+_WITHOUT_PARTS = (type, types.ModuleType, types.FunctionType, enum.Enum, torch.Tensor)
+_METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 _NUMBERS: tuple[type, ...] = (int, float, *CONSTANT_TYPES)
 _SEEN = 1000  # at most so many objects and elements from before the call are searched
 
@@ -58,6 +62,10 @@ class PlainParts:
                 pending.extend(self._exchanged(part))
         return given
 
+    def new_objects(self) -> Iterator[Any]:
+        """Yield the objects of the step's own making that native code was given, at any depth."""
+        return (part for part in self._seen.values() if self._recording.owner(part) is None)
+
     def put_back(self, result: Any = None) -> Any:
         """Restore values where native code has left the replacements. Return the program's object for ``result``."""
         for back in reversed(self._back):
@@ -86,6 +94,12 @@ class PlainParts:
             held += self._of_sequence(value)
         elif isinstance(value, set):
             held += self._of_set(value)
+        elif isinstance(value, BaseException):
+            held += self._of_error(value)
+        elif type(value) is functools.partial:
+            held += self._of_partial(value)
+        elif isinstance(value, _METHODS):
+            held.append(value.__self__)
         attributes = attributes_of(value)
         if type(attributes) is dict:
             held += self._of_dict(attributes)
@@ -130,6 +144,22 @@ class PlainParts:
             set.clear(value)
             set.update(value, bare)
         return items
+
+    def _of_error(self, value: BaseException) -> list[Any]:
+        old = ARGS.__get__(value)
+        new = self._one(old)
+        if new is not old:
+            ARGS.__set__(value, new)
+            self._back.append(lambda: ARGS.__set__(value, old) if ARGS.__get__(value) is new else None)
+        return [old, value.__cause__, value.__context__]
+
+    def _of_partial(self, value: functools.partial[Any]) -> list[Any]:
+        old = value.args, dict(value.keywords)
+        new = self._one(old[0]), {name: self._one(part) for name, part in old[1].items()}
+        if new[0] is not old[0] or any(part is not old[1][name] for name, part in new[1].items()):
+            value.__setstate__((value.func, *new, attributes_of(value)))  # type: ignore[attr-defined]
+            self._back.append(lambda: value.__setstate__((value.func, *old, attributes_of(value))))  # type: ignore[attr-defined]
+        return [value.func, old]
 
     def _of_slot(self, slot: types.MemberDescriptorType, value: Any) -> list[Any]:
         try:

@@ -23,7 +23,7 @@ import torch
 from torch.nn.utils.rnn import invert_permutation
 
 from torchjanus.core.default_device import foreign_modes, sees_calls
-from torchjanus.core.kinds import is_one_of
+from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.protocols.heaps import HEAPS
 from torchjanus.semantics.protocols.inspecting import READING
 from torchjanus.semantics.protocols.reducing import COPIERS, reducer_of

@@ -25,13 +25,14 @@ from torchjanus.rewrite.hooks import using
 from torchjanus.semantics.calls.recursions import Recursions
 from torchjanus.semantics.containers.number_rows import Columns
 from torchjanus.semantics.containers.releasing import forget, release
+from torchjanus.semantics.external.plain_parts import ARGS
 from torchjanus.semantics.known.closed import cudnn_settings
 from torchjanus.semantics.native.identities import hashed
 from torchjanus.semantics.protocols.depth import room
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.torch.backward_code import BackwardCode
 from torchjanus.semantics.torch.torch_state import ambient_modes, hindrance
-from torchjanus.semantics.watch.objects.finalization import ARGS, Finalization
+from torchjanus.semantics.watch.objects.finalization import Finalization
 from torchjanus.semantics.watch.objects.state import WatchState
 from torchjanus.semantics.watch.released import limit
 from torchjanus.semantics.watch.watch import Watch

@@ -20,6 +20,7 @@ from torchjanus.core.kinds import getattr, is_one_of, isinstance, namespace_of
 from torchjanus.host.deferred_writes import make_parameter
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import original_code, parts_of, slots_of
+from torchjanus.semantics.external.plain_parts import ARGS
 from torchjanus.semantics.known.live_views import dictionary_behind, is_view
 from torchjanus.semantics.known.trusted import is_settled
 from torchjanus.semantics.native.text_expressions import history_of
@@ -33,10 +34,9 @@ from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, place
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import DisplayedValue, Traced, plain
 
-__all__ = ["ARGS", "Finalization"]
+__all__ = ["Finalization"]
 
 _EFFECTS = (HeapWrite, ContainerMutation, Extern)
-ARGS: Any = vars(BaseException)["args"]  # access that bypasses methods of the error's class
 
 
 class Finalization:
@@ -309,7 +309,7 @@ class Finalization:
                 self.bare(getattr(value, "__func__", None))
             case _ if type(value) is functools.partial:
                 held = (self.bare(value.func), self.bare(value.args), self.bare(value.keywords))
-                value.__setstate__((*held, vars(value)))  # type: ignore[attr-defined]
+                value.__setstate__((*held, attributes_of(value)))  # type: ignore[attr-defined]
             case _ if isinstance(value, types.GeneratorType | types.CoroutineType):
                 settle_variables(value, self.bare)
             case _ if is_native_iterator(value):
