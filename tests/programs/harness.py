@@ -351,7 +351,7 @@ def snapshot(root: Any) -> list[Any]:
             return f"<{getattr(value, '__name__', kind.__name__)}>"
         if isinstance(value, functools._lru_cache_wrapper):
             return ("cached", value.cache_info().currsize, visit(value.__wrapped__, f"{path}.__wrapped__"))
-        if kind.__module__ in ("inspect", "contextlib", "logging", "weakref", "_thread", "typing"):
+        if kind.__module__ in ("inspect", "contextlib", "logging", "weakref", "_weakrefset", "_thread", "typing"):
             return f"<{kind.__name__}>"
         if isinstance(value, io.StringIO):
             return ("StringIO", value.getvalue(), value.tell())

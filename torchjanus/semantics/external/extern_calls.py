@@ -77,6 +77,7 @@ class ExternCalls:
         # The code that enters the step, and whether the step has entered a context that may suppress errors.
         self.outermost: Any = None
         self._given: dict[int, Any] = {}  # by id: objects of the step's own making that native code may have kept
+        recording.holders.append(self._given.clear)
         self.suppressing = False
 
     def called_at(self, at: Site | None, func: Any) -> None:
@@ -127,7 +128,6 @@ class ExternCalls:
             parts.put_back()
             raise
         result = parts.put_back(result)
-        self._given.update((id(part), part) for part in parts.new_objects())
         if recording.refuse_view((*args, *kwargs.values(), result)) or self._ends(func, args, result):
             return result
         for value, shape in before:
@@ -142,6 +142,8 @@ class ExternCalls:
         kept = self._kept(positional, effects)
         named_kept = dict(zip(keywords, self._kept(tuple(keywords.values()), effects), strict=True))
         recording.keep((func, args, kwargs, kept, named_kept, result))
+        if not recording.lost:
+            self._given.update((id(part), part) for part in parts.new_objects())
         effects = self.callbacks.effects_with(effects, func, own)
         self._check_libraries(func, args, effects)
         event = Extern(

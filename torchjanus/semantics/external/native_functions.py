@@ -103,11 +103,22 @@ class NativeFunctions(ForeignCalls):
         if isinstance(fn, type) and issubclass(fn, weakref.ReferenceType | weakref.finalize) and args:
             if len(args) > 1 or kwargs or self.access_path_known(args[0]) is False:
                 self._weak(f"makes a weak reference by {fn.__qualname__}")
-            return self.out(fn, *args, **kwargs)
+            return self._plainly(fn, args, kwargs)
         if getattr(fn, "__module__", None) in ("weakref", "_weakrefset") and args:
             self._weak(f"uses the weak container {type(args[0]).__qualname__}")
-            return self.out(fn, *args, **kwargs)
+            return self._plainly(fn, args, kwargs)
         return OTHER
+
+    def _plainly(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a native call with untraced numbers, at any depth."""
+        parts = PlainParts(self.recording)
+        given, named = tuple(map(parts.of, args)), {key: parts.of(value) for key, value in kwargs.items()}
+        try:
+            result = self.out(fn, *given, **named)
+        except BaseException:
+            parts.put_back()
+            raise
+        return parts.put_back(result)
 
     def _class_question(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Register a class with an abstract one, ask for an object's class or identity, compare identities."""
@@ -257,6 +268,7 @@ class NativeFunctions(ForeignCalls):
         if finalizer_of(cls) is not None:
             what = f"makes a {cls.__qualname__}, whose class has a __del__"
             self.recording.refuse_ending(what, "Make the object outside of the step.")
+            PlainParts(self.recording).all_of(args)
         hidden = issubclass(cls, BaseException) and native_base(cls) not in PLAIN_EXCEPTIONS
         if hidden:  # a group copies its list, OSError picks a class by a number
             for part in args:

@@ -11,7 +11,7 @@ import collections
 import enum
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -62,13 +62,18 @@ class PlainParts:
                 pending.extend(self._exchanged(part))
         return given
 
+    def all_of(self, values: Iterable[Any]) -> None:
+        """Replace traced values in these objects for good."""
+        for value in values:
+            self.of(value)
+
     def new_objects(self) -> Iterator[Any]:
         """Yield the objects of the step's own making that native code was given, at any depth."""
         return (part for part in self._seen.values() if self._recording.owner(part) is None)
 
     def put_back(self, result: Any = None) -> Any:
         """Restore values where native code has left the replacements. Return the program's object for ``result``."""
-        for back in reversed(self._back):
+        for back in reversed(self._back) if not self._recording.ending else ():  # else objects are settled already
             back()
         self._back.clear()
         return self._tuples.get(id(result), result)
@@ -76,7 +81,7 @@ class PlainParts:
     def _one(self, value: Any) -> Any:
         if isinstance(value, Traced):
             return plain(value)
-        if isinstance(value, tuple):
+        if isinstance(value, tuple | slice):
             bare = self._recording.bare(value)
             if bare is not value:
                 self._tuples[id(bare)] = value

@@ -90,6 +90,7 @@ class Lifetimes:
         self.ending = False  # whether the program sees when objects are gone: from then on none is held
         self.weak = WeakIds()
         self.holders: list[Callable[[], None]] = []  # each drops what a part of the watch holds
+        self.settling: Callable[[], None] | None = None  # removes traced numbers from objects that the run has made
 
     @abstractmethod
     def refuse(

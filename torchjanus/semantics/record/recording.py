@@ -352,6 +352,8 @@ class Recording(WriteRecord):
     def let_go(self, found: Iterable[Any] = ()) -> None:
         found, self._found = [*self._found.values(), *found], {}
         self._native_arguments.clear()
+        if self.settling is not None:  # afterwards nothing is known of what the run has made
+            self.settling()
         super().let_go(found)
         for other in self.chain:
             if not other.ending:  # of the run, or of a recursive call that is still active

@@ -19,7 +19,7 @@ from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.record.liveness import live_after
 from torchjanus.semantics.record.marks import KNOWN, VALUES, AppendOnlyList, ContentMarker, ContentMarks, attributes_of
 
-__all__ = ["MANY", "OURS", "Other", "all_variables", "frames_of_program", "variables"]
+__all__ = ["MANY", "OURS", "Other", "all_variables", "frames_of_program", "variables", "variables_of"]
 
 DEEP = 3
 MANY = 64  # limit on the elements of a container that is inspected
@@ -56,7 +56,7 @@ def variables(seen: set[int]) -> dict[Any, Any]:
         if not _EXPOSING_LOCALS.isdisjoint(frame.f_code.co_names):
             found[depth, "anything", object()] = None  # unknown: differs from every other snapshot
             continue
-        for name, value in _locals_of(frame).items():
+        for name, value in variables_of(frame).items():
             for part, held in _parts((depth, name), value, DEEP, seen):
                 if len(found) == MOST:
                     return found
@@ -64,7 +64,8 @@ def variables(seen: set[int]) -> dict[Any, Any]:
     return found
 
 
-def _locals_of(frame: Any) -> dict[str, Any]:
+def variables_of(frame: Any) -> dict[str, Any]:
+    """Return the variables of a running function, and keep none of them alive."""
     found = dict(frame.f_locals)
     held = frame.f_locals
     if type(held) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED and frame.f_trace is None:
@@ -111,7 +112,7 @@ def all_variables(
             continue
         live = live_after(frame.f_code, frame.f_lasti)
         given = frame.f_code.co_freevars if not depth else ()  # cells of the step function's maker
-        for name, value in _locals_of(frame).items():
+        for name, value in variables_of(frame).items():
             if name in live:
                 snapshot.look((depth, name), value, DEEP, name not in given)
     for depth, container in enumerate(making):

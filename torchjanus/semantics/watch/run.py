@@ -144,6 +144,7 @@ def _watched(
     named = {name: recording.found(AccessPath.kwarg(name), value) for name, value in kwargs.items()}
     if hindered := hindrance():
         recording.refuse("torch-mode", f"the step runs under {hindered}", "a graph does not obey it.", "Switch it off.")
+    recording.settling = lambda: Finalization(recording).settle_running()
     listening, deep = ON_HASH.set(functools.partial(hashed, recording)), ON_DEPTH.set(recording.deep)
     try:
         with using(watch), watch.framework:

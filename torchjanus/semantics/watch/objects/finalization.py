@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import sys
 import types
 from typing import Any
 
@@ -19,13 +20,14 @@ from torchjanus.core.errors import Place
 from torchjanus.core.kinds import getattr, is_one_of, isinstance, namespace_of
 from torchjanus.host.deferred_writes import make_parameter
 from torchjanus.rewrite.hooks.lookup import attributes_of
-from torchjanus.semantics.containers.parts import original_code, parts_of, slots_of
+from torchjanus.semantics.containers.parts import is_rewritten, original_code, parts_of, slots_of
 from torchjanus.semantics.external.plain_parts import ARGS
 from torchjanus.semantics.known.live_views import dictionary_behind, is_view
 from torchjanus.semantics.known.trusted import is_settled
 from torchjanus.semantics.native.text_expressions import history_of
 from torchjanus.semantics.protocols.indexed_iterators import WrappedIterable
 from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
+from torchjanus.semantics.record.variables import variables_of
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.sizes import holds_traced
 from torchjanus.semantics.watch.objects.suspended import is_native_iterator, settle_iterator, settle_variables
@@ -77,6 +79,20 @@ class Finalization:
         for made in self.recording.made_classes:  # reachable through their bases and metaclasses
             self._settle_class(made)
         return self.bare(result)
+
+    def settle_running(self) -> None:
+        """Finalise what the run has made so far, except for the values of operations that are under way: what has been
+        written to the heap, and what the variables of rewritten code hold."""
+        for event in list(self.trace.events):
+            if isinstance(event, _EFFECTS):
+                for value in self._parts_of(event):
+                    self.bare(value)
+        frame: types.FrameType | None = sys._getframe()
+        while frame is not None:
+            if is_rewritten(frame.f_code):
+                for value in variables_of(frame).values():
+                    self.bare(value)
+            frame = frame.f_back
 
     def _settle_class(self, cls: type) -> None:
         """Remove traced numbers and hooks from the namespace of a class that the run has made."""
