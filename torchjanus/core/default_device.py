@@ -45,7 +45,7 @@ def foreign_modes() -> str:
 
 
 def sees_calls(value: Any) -> bool:
-    """Whether it is a tensor of a class that is told of each call of torch: with a ``__torch_function__`` of its own."""
+    """Whether it is a tensor of a class that sees each call of torch, by a ``__torch_function__`` of its own."""
     kind = type(value)
     if kind is torch.Tensor or not issubclass(kind, torch.Tensor):
         return False

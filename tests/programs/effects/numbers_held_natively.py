@@ -1,6 +1,7 @@
 """Numbers of the step that native objects hold and give back: queues, context variables, arrays, tokens, tables."""
 
 import array
+import asyncio
 import collections
 import configparser
 import contextvars
@@ -688,3 +689,38 @@ def cause_with_number_pickled():
             return len(pickle.dumps((error, error.__cause__)))
 
     return scaled(body)
+
+
+@program(refused="a new coroutine leaves the step")
+def coroutines_with_numbers():
+    found = []
+
+    async def later(k):
+        await asyncio.sleep(0)
+        return [k, f"{k}"]
+
+    async def main(k):
+        first = await asyncio.create_task(later(k))
+        found.append((first, await later(k + 1.0), k))
+        return first[0]
+
+    return scaled(lambda k: asyncio.run(main(k)), found)
+
+
+@program(refused="a new coroutine leaves the step")
+def gathered_coroutines_with_numbers():
+    found = []
+
+    async def later(k, held):
+        await asyncio.sleep(0)
+        held.append(k)
+        return {"k": k, "held": held}
+
+    async def main(k):
+        return await asyncio.gather(*(later(k + i, [k]) for i in range(2)))
+
+    def body(k):
+        found.append(asyncio.run(main(k)))
+        return found[-1][0]["k"]
+
+    return scaled(body, found)

@@ -20,6 +20,7 @@ from torchjanus.core.access_path import native_class
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import slots_of
+from torchjanus.semantics.containers.suspended import settle_variables
 from torchjanus.semantics.known.foreign import is_foreign_object
 from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
 from torchjanus.trace.values import Traced, plain
@@ -58,7 +59,10 @@ class PlainParts:
                 self._old += 1 + (0 if below is None else below.__len__(part))
                 if self._old > _SEEN:
                     continue
-            if not is_foreign_object(part, True):
+            suspended = (types.CoroutineType, types.GeneratorType) if self._recording.lost else types.CoroutineType
+            if isinstance(part, suspended):
+                settle_variables(part, self._kept)  # for good: no graph is made of a run that gives it to native code
+            elif not is_foreign_object(part, True):
                 pending.extend(self._exchanged(part))
         return given
 
@@ -77,6 +81,10 @@ class PlainParts:
             back()
         self._back.clear()
         return self._tuples.get(id(result), result)
+
+    def _kept(self, value: Any) -> Any:
+        self.of(value)
+        return self._one(value)
 
     def _one(self, value: Any) -> Any:
         if isinstance(value, Traced):

@@ -17,10 +17,10 @@ from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks import Semantics
 from torchjanus.semantics.containers.parts import is_rewritten
+from torchjanus.semantics.containers.suspended import is_native_iterator
 from torchjanus.semantics.protocols.indexed_iterators import WrappedIterable
 from torchjanus.semantics.watch.objects.finalization import Finalization
 from torchjanus.semantics.watch.objects.state import WatchState
-from torchjanus.semantics.watch.objects.suspended import is_native_iterator
 from torchjanus.semantics.watch.watch import Watch
 
 __all__ = ["limit"]

@@ -21,6 +21,7 @@ from torchjanus.core.kinds import getattr, is_one_of, isinstance, namespace_of
 from torchjanus.host.deferred_writes import make_parameter
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import is_rewritten, original_code, parts_of, slots_of
+from torchjanus.semantics.containers.suspended import is_native_iterator, settle_iterator, settle_variables
 from torchjanus.semantics.external.plain_parts import ARGS
 from torchjanus.semantics.known.live_views import dictionary_behind, is_view
 from torchjanus.semantics.known.trusted import is_settled
@@ -30,7 +31,6 @@ from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.record.variables import variables_of
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.sizes import holds_traced
-from torchjanus.semantics.watch.objects.suspended import is_native_iterator, settle_iterator, settle_variables
 from torchjanus.trace import recipes
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, place_of
 from torchjanus.trace.terms import TensorRef
