@@ -61,7 +61,7 @@ def attributes_of(obj: Any) -> Any:
 def _has_no_dictionary_yet(obj: BaseException | functools.partial[Any]) -> bool:
     """Whether to ask for the object's ``__dict__`` would make one, which shows when the object is pickled."""
     if isinstance(obj, functools.partial):
-        return functools.partial.__reduce__(obj)[2][3] is None  # type: ignore[index]
+        return functools.partial.__reduce__(obj)[2][3] is None
     return len(BaseException.__reduce__(obj)) < 3
 
 

@@ -265,7 +265,7 @@ class Heap(Part):
         """Note a write to a module or class of a library."""
         if isinstance(obj, types.ModuleType | type):  # asked natively: its class may see each read of an attribute
             module = isinstance(obj, types.ModuleType)
-            home = attributes_of(obj).get("__name__") if module else type.__getattribute__(obj, "__module__")  # type: ignore[call-arg]
+            home = attributes_of(obj).get("__name__") if module else type.__getattribute__(obj, "__module__")
             if is_trusted_module(home):
                 self.state.step.recording.replacing(obj, name)
 
