@@ -49,8 +49,8 @@ def sees_calls(value: Any) -> bool:
     kind = type(value)
     if kind is torch.Tensor or not issubclass(kind, torch.Tensor):
         return False
-    told = kind.__torch_function__
-    return getattr(told, "__func__", told) not in _UNSEEING
+    seen_by = kind.__torch_function__
+    return getattr(seen_by, "__func__", seen_by) not in _UNSEEING
 
 
 def is_own(mode: Any) -> bool:

@@ -12,7 +12,7 @@ LAYOUT = "a tensor of type Counting with layout torch.strided is read"
 
 
 class Counting(torch.Tensor):
-    """Counts the calls of torch that it is told of."""
+    """Counts the calls of torch that it sees."""
 
     seen = collections.Counter()
 
