@@ -144,6 +144,27 @@ def gradients_are_accumulated() -> Made:
 
 
 @step_of_two
+def gradients_are_accumulated_over_calls() -> Made:
+    """The buckets are sorted after the third call."""
+    model = DistributedDataParallel(_net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    calls = [0]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        calls[0] += 1
+        ends = calls[0] % 3 == 0
+        with contextlib.nullcontext() if ends else model.no_sync():
+            loss = model(x).square().mean()
+            loss.backward()
+        if ends:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss.detach()
+
+    return step, lambda: [p.detach().clone() for p in model.parameters()]
+
+
+@step_of_two
 def hook_on_communication() -> Made:
     model = DistributedDataParallel(_net())
     seen = [0]

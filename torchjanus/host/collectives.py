@@ -60,6 +60,11 @@ class Collective:
         self.fn, self.layout, self.starts, self.objects = fn, layout, starts, objects
         self.__qualname__ = fn.__name__
 
+    @property
+    def sums(self) -> bool:
+        """Whether what it gives is computed from the tensors of all processes together."""
+        return self.fn.__name__ in _SUMS
+
     def __call__(self, /, *tensors: torch.Tensor, **rest: Any) -> Any:
         given, written, place = dict(rest), [], 0
         for name, count, writes in self.layout:
@@ -100,6 +105,7 @@ def completed(started: Started) -> list[torch.Tensor]:
 
 completed.__module__ = "torch.distributed"
 
+_SUMS = frozenset("all_reduce reduce_scatter reduce_scatter_single reduce_scatter_tensor bucket_reduced".split())
 _COLLECTIVES: Interned[Collective] = Interned()
 
 

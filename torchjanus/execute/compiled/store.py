@@ -156,6 +156,18 @@ class Store:
         except (OSError, sqlite3.Error) as error:
             log.warning("an artifact cannot be kept in %s: %s", self.folder, error)
 
+    def add(self, key: str, payload: bytes, seconds: float) -> bool:
+        """Store bytes for so many seconds, unless there are some. Return whether they were stored."""
+        try:
+            return bool(self._cache.add(key, hashlib.sha256(payload).digest() + payload, expire=seconds))
+        except (OSError, sqlite3.Error) as error:
+            log.warning("the cache in %s cannot be used: %s", self.folder, error)
+            return True
+
+    def remove(self, key: str) -> None:
+        """Remove what is stored."""
+        self._without(key)
+
     def _without(self, key: str) -> None:
         try:
             self._cache.delete(key)

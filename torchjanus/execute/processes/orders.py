@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from subprocess import TimeoutExpired
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,6 +21,7 @@ from torchjanus.execute.compiled.loop import CompiledLoop, PreparedBlock, loops_
 from torchjanus.execute.compiled.shared_parts import kept_part, load_part, part_key, request_part
 from torchjanus.execute.compiled.store import Product, Verdict, fingerprint, store_in_use
 from torchjanus.execute.compiled.worker import Compilation, Request
+from torchjanus.execute.processes.elsewhere import Awaited, Lease
 from torchjanus.execute.regions.invoke import invocations_of
 from torchjanus.execute.regions.loop import loops_of
 from torchjanus.graph.ir.lowered import Lowered
@@ -43,10 +45,35 @@ class CompileOrder:
 
     def start(self) -> Pending:
         """Look for products in the store, and start a process that compiles the others."""
-        store = store_in_use()
-        found = [None if store is None else store.get(request.key()) for request in self.requests]
-        missing = [request for request, product in zip(self.requests, found, strict=True) if product is None]
+        found = self._found()
+        missing = self._missing(found)
         return Pending(self, found, Compilation(missing) if missing else None)
+
+    def start_once(self) -> Pending | Awaited:
+        """Do so, unless another process of this user compiles the same just now: then wait for that."""
+        if store_in_use() is None:
+            return self.start()
+        return self._started() or Awaited(self._started)
+
+    def _started(self) -> Pending | None:
+        """Return None while another process compiles what is missing."""
+        store, found = store_in_use(), self._found()
+        missing = self._missing(found)
+        if store is None or not missing:
+            return Pending(self, found, Compilation(missing) if missing else None)
+        lease = Lease(store, missing[0].key())
+        if not lease.taken:
+            return None
+        found = self._found()  # another process may have ended meanwhile
+        missing = self._missing(found)
+        return Pending(self, found, Compilation(missing) if missing else None, lease)
+
+    def _found(self) -> list[Product | None]:
+        store = store_in_use()
+        return [None if store is None else store.get(request.key()) for request in self.requests]
+
+    def _missing(self, found: list[Product | None]) -> list[Request]:
+        return [request for request, product in zip(self.requests, found, strict=True) if product is None]
 
     @property
     def is_stored(self) -> bool:
@@ -147,6 +174,7 @@ class Pending:
     order: CompileOrder
     found: list[Product | None]
     compilation: Compilation | None
+    lease: Lease | None = None
 
     @property
     def child(self) -> Child | None:
@@ -160,12 +188,19 @@ class Pending:
     def result(self, timeout: float | None = None) -> Inductor:
         """Return the executor. Raises Refused if the compiler failed, TimeoutExpired if it is not ready in time."""
         order, kept = self.order, self.compilation is None
-        made = [] if self.compilation is None else self.compilation.result(timeout)
+        try:
+            made = [] if self.compilation is None else self.compilation.result(timeout)
+        except TimeoutExpired:
+            raise
+        except BaseException:
+            self._end_lease()
+            raise
         store = store_in_use()
         missing = [request for request, product in zip(order.requests, self.found, strict=True) if product is None]
         for request, product in zip(missing, made, strict=True):
             if store is not None:
                 store.put(request.key(), product)
+        self._end_lease()
         new = iter(made)
         products = iter([product or next(new) for product in self.found])
         first = next(products)
@@ -201,3 +236,8 @@ class Pending:
         """Stop the compilation, and remove its files."""
         if self.compilation is not None:
             self.compilation.cancel()
+        self._end_lease()
+
+    def _end_lease(self) -> None:
+        if self.lease is not None:
+            self.lease.end()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -135,10 +135,13 @@ class ReplaySource:
         return repr(value) if plain else self._constant(value)
 
 
-def last_uses(nodes: Sequence[Any], owned: Collection[str] = ()) -> dict[Any, list[str]]:
+def last_uses(
+    nodes: Sequence[Any], owned: Collection[str] = (), others: Mapping[Any, Sequence[Any]] | None = None
+) -> dict[Any, list[str]]:
     """Return, by node, the names of the values that are not used after it, if the nodes run in this order. ``owned``:
-    the names of placeholders that are freed, too."""
-    last = {used: node for node in nodes for used in node.all_input_nodes}
+    the names of placeholders that are freed, too; ``others``: what nodes use besides their arguments."""
+    others = others or {}
+    last = {used: node for node in nodes for used in (*node.all_input_nodes, *others.get(node, ()))}
     dying: dict[Any, list[str]] = {}
     for used, node in last.items():
         if (used.op == "call_function" or used.name in owned) and node.op != "output":

@@ -36,6 +36,7 @@ from torchjanus.graph.ir.program import Cut, Program
 from torchjanus.graph.ir.repetition import begin_iterations
 from torchjanus.graph.ir.size_formulas import Formulas
 from torchjanus.host.assumption import Assumption, TypeOf
+from torchjanus.host.collectives import Collective
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HostComputation, KeyLookup, Specialization
@@ -280,7 +281,9 @@ def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
     cuts = []
     for after, events in zip(plan.cuts, plan.stages[1:], strict=True):
         outputs = {position for event in events for position in builder.outputs_of(event)}
-        cuts.append(Cut(builder.position(after), tuple(sorted(outputs)), events[0].effects.begins))
+        giving = [event.func for event in events if any(True for _ in builder.outputs_of(event))]
+        sums = bool(giving) and all(isinstance(func, Collective) and func.sums for func in giving)
+        cuts.append(Cut(builder.position(after), tuple(sorted(outputs)), events[0].effects.begins, sums))
     return replace(program, inputs=inputs, slots=slots, cuts=tuple(cuts))
 
 

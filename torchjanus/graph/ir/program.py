@@ -155,11 +155,13 @@ class Assertion:
 class Cut:
     """A point at which the host has to make an extern call, in program order, before the graph can go on. It comes
     before node number ``after``. ``outputs``: positions in the program's outputs that the host needs for it.
-    ``begins``: as in ``Effects``; what can wait is computed after such a cut."""
+    ``begins``: as in ``Effects``; what can wait is computed after such a cut. ``sums``: the host
+    adds these up over all processes, or reduces them in another way."""
 
     after: int
     outputs: tuple[int, ...]
     begins: Literal["", "here", "early"] = ""
+    sums: bool = False
 
 
 @dataclass(frozen=True, slots=True)

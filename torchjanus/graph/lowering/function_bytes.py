@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.lazy import deferred
+from torchjanus.graph.ir.graph_pickling import graph_bytes
 from torchjanus.graph.ir.program import Node, Program
 from torchjanus.graph.recursion.cells.invoke import EntryCalls, Invocation
 from torchjanus.graph.recursion.cells.partition import Partition
@@ -105,7 +106,7 @@ def _pack_calls(invocation: Invocation) -> list[tuple[Any, bytes]] | None:
         cells = tuple(replace(parts, cell=None) for parts in partition.cells)  # type: ignore[arg-type]
         # The reader has the program, and so its cells.
         bare = replace(partition, owner=None, recursion=None, cells=cells)  # type: ignore[arg-type]
-        packed.append((wanted, bytes(pickling.GraphPickler.dumps(bare, pickling.Options(ops_filter=None)))))
+        packed.append((wanted, graph_bytes(bare)))
     return packed
 
 
@@ -135,7 +136,7 @@ def _pack_arms(switch: Switch) -> list[tuple[Any, bytes]] | None:
     packed = []
     for kinds, partition in switch.made.items():
         bare = replace(partition, arms=tuple(replace(arm, body=NOTHING) for arm in partition.arms))
-        packed.append((kinds, bytes(pickling.GraphPickler.dumps(bare, pickling.Options(ops_filter=None)))))
+        packed.append((kinds, graph_bytes(bare)))
     return packed
 
 

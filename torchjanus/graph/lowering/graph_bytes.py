@@ -25,6 +25,7 @@ from torch.backends import cuda, mha, mkldnn, opt_einsum
 from torchjanus.core.errors import Place
 from torchjanus.core.lazy import deferred
 from torchjanus.graph.aten.symbolic_sizes import Symbolic
+from torchjanus.graph.ir.graph_pickling import graph_bytes
 from torchjanus.graph.ir.lowered import Lowered, Pullback
 from torchjanus.graph.ir.program import Formula, Input, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.lowering.function_bytes import graphs_of as own_graphs_of
@@ -296,7 +297,7 @@ def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
         rolled = pack_program(replace(lowered.program, inputs=()), own)
         if rolled is None:
             return None
-    graph = pickling.GraphPickler.dumps(lowered.graph, pickling.Options(ops_filter=None))
+    graph = graph_bytes(lowered.graph)
     seen = [slot.seen[-1] for slot in program.slots] if lowered.pinned else []
     stands = {d.expr: s.expr for d, s in zip(program.dimensions, standing(program.dimensions), strict=True)}
     kept = {name: _exchanged(getattr(lowered, name), stands) for name in _KEPT}

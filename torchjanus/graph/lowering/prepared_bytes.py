@@ -18,6 +18,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torchjanus.core.lazy import deferred
+from torchjanus.graph.ir.graph_pickling import graph_bytes
 from torchjanus.graph.lowering.for_inductor import Prepared
 
 __all__ = [
@@ -200,7 +201,7 @@ def pack(prepared: Prepared) -> bytes:
     """Return the graph of ``prepared`` as bytes. Drops its metadata, which a compiler derives from example inputs."""
     for node in prepared.graph.graph.nodes:
         node.meta.clear()
-    return bytes(pickling.GraphPickler.dumps(prepared.graph, pickling.Options(ops_filter=None)))
+    return graph_bytes(prepared.graph)
 
 
 def text_of(prepared: Prepared) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.lazy import deferred
+from torchjanus.graph.ir.graph_pickling import graph_bytes
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.regions.loop import Loop
 from torchjanus.graph.regions.partition import Partition, adopted
@@ -56,7 +57,7 @@ def pack_iterations(program: Program) -> list[PackedLoop] | None:
         iterations: PackedLoop = []
         for key, partition in loop.made.items():
             bare = replace(partition, body=NOTHING)  # the program has the body
-            iterations.append((key, bytes(pickling.GraphPickler.dumps(bare, pickling.Options(ops_filter=None)))))
+            iterations.append((key, graph_bytes(bare)))
         packed.append(iterations)
     return packed
 

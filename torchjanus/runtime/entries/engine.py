@@ -7,6 +7,7 @@ call. This module knows neither guards nor the user's program.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import weakref
@@ -34,6 +35,7 @@ from torchjanus.graph.aten.host_part import host_part_of
 from torchjanus.graph.aten.segments import tail_of
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.lowering.graph_bytes import ready_to_read
+from torchjanus.runtime.entries.middles import compiled_once, is_one_of_several, middles_to_compile, which_are_compiled
 from torchjanus.runtime.entries.race import Race
 from torchjanus.runtime.entries.trial_calls import TrialCalls
 from torchjanus.runtime.runs.budget import Budget
@@ -46,7 +48,6 @@ EXECUTORS = ("auto", "replay", "inductor", "cudagraph", "coexecute")
 # Calls that a graph makes before it is compiled, unless an earlier run has done that: compiling takes the processor
 # time of thousands of calls, and a graph of the first calls' path may never be needed again.
 PROVEN = 8
-
 
 Run = Callable[[Sequence[torch.Tensor], Sequence[float | int]], list[torch.Tensor] | Violated]
 Exchange = Callable[[Callable[..., Any]], None]
@@ -86,8 +87,11 @@ class Engine:
     """Runs one lowered graph. ``exchange`` receives the function that runs it: a Run, or one that begins a staged run
     if the graph has cuts."""
 
-    def __init__(self, lowered: Lowered, executor: str, exchange: Exchange) -> None:
+    def __init__(self, lowered: Lowered, executor: str, exchange: Exchange, private: bool = False) -> None:
+        """``private``: what it gives goes to other processes, and they all use what they compute from it together."""
         self.lowered = lowered
+        self.staged: Staged | None = None  # runs a graph with cuts
+        self.middles: tuple[Engine, ...] = ()  # run what is compiled before the last cut
         self.budget: Budget | None = None  # pays for trials
         self.keys: tuple[str, ...] = ()  # of its compiled code in the store
         self._asked = False
@@ -97,7 +101,9 @@ class Engine:
         self._verdict: Verdict | None = None  # stores the outcome of the trial and the race for later runs
         self._notes: list[str] = []
         self.reasons: list[str] = []  # the codes of the notes
-        if executor == "auto" and _is_one_of_several():
+        several = is_one_of_several()
+        asked = executor
+        if executor == "auto" and several and not private:
             # Parameters that are kept equal on all ranks must be updated by the same code on all of them.
             self._notes.append("not compiled: each rank would choose for itself, and compiled code rounds differently")
             executor = "replay"
@@ -106,10 +112,14 @@ class Engine:
         self._order: CompileOrder | None = None  # what is compiled once the graph has made PROVEN calls
         self._unproven = 0  # calls until then
         if lowered.program.cuts:
-            parts = len(lowered.program.cuts) + 1
-            self._notes.append(f"runs in {parts} parts, with extern calls in between: only the last one is compiled")
             tail = tail_of(lowered)
-            staged = Staged(lowered, tail)
+            middles = middles_to_compile(lowered, tail, asked) if several else []
+            staged = self.staged = Staged(lowered, tail, middles)
+            self.middles = tuple(
+                Engine(one.lowered, asked, functools.partial(staged.use, stage=one.stage), private=True)
+                for one in middles
+            )
+            self._notes.append(which_are_compiled(len(lowered.program.cuts) + 1, len(middles), executor))
             exchange(staged.begin)
             transfer_order(lowered, tail.lowered)
             lowered, exchange = tail.lowered, staged.use
@@ -151,6 +161,11 @@ class Engine:
     @property
     def notes(self) -> list[str]:
         """What became of each candidate, for the report."""
+        middles = zip(self.staged.middles, self.middles, strict=True) if self.staged else ()
+        return [*self._own_notes, *(f"part {one.stage + 1}: {note}" for one, made in middles for note in made.notes)]
+
+    @property
+    def _own_notes(self) -> list[str]:
         ticket = self._ticket
         if self._order is not None:
             return [*self._notes, self._when_compiled()]
@@ -213,7 +228,7 @@ class Engine:
                 self._capture(started)
                 return
             other = self._executor.startswith(OTHER)
-            candidate = ByBackend(self._compiled, self._executor) if other else Inductor(self._compiled)
+            candidate = ByBackend(self._compiled, self._executor) if other else compiled_once(self._compiled)
         except Exception as error:  # an artifact that cannot be made must not fail the call
             self._not_compiled(error)
         else:
@@ -226,7 +241,7 @@ class Engine:
             if order is not None:
                 if order.needs_inductor:
                     ready_to_load()
-                self._ticket = submit(order.start)
+                self._ticket = submit(order.start_once if is_one_of_several() else order.start)
                 weakref.finalize(self, self._ticket.cancel)
 
     def _capture(self, started: float) -> None:
@@ -379,12 +394,6 @@ class Engine:
         if self._verdict is not None and clear:
             self._verdict.keep("trails" if best is self.replay else "leads")
         self._settle(best)
-
-
-def _is_one_of_several() -> bool:
-    """Whether this process has a process group with others."""
-    known = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return known and torch.distributed.get_world_size() > 1
 
 
 def _first_line(error: BaseException) -> str:

@@ -56,7 +56,7 @@ class Entry:
     @property
     def engines(self) -> tuple[Engine, ...]:
         """What runs it."""
-        return (self.engine, *self.backward)
+        return (self.engine, *self.engine.middles, *self.backward)
 
     @property
     def journaled(self) -> bool:

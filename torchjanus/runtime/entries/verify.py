@@ -119,7 +119,9 @@ class _Rehearsal:
         """See Executable.run; without arguments, see Staged.begin."""
         self.began = torch.default_generator.get_state()
         if not given:
-            self._work = self.entry.launch.names["run"]()
+            staged = self.entry.engine.staged
+            assert staged is not None
+            self._work = staged.begin(exact=True)
             return self
         inputs, slots = given
         copies = self._copied(range(len(inputs)), inputs)

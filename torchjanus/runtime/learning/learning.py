@@ -36,6 +36,7 @@ from torchjanus.runtime.runs.records import EventLog
 from torchjanus.runtime.runs.saved_graphs import SavedGraphs
 from torchjanus.runtime.runs.texts import VaryingTexts
 from torchjanus.semantics.containers.number_rows import Columns
+from torchjanus.semantics.external.data_parallel import is_passing
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 
@@ -191,6 +192,8 @@ class Learning:
         refusals = [one for one in trace.refusals if one.reason == TOO_LONG] or trace.refusals
         for refusal in refusals:
             self.event_log.refuse(refusal)
+        if any(map(is_passing, refusals)):
+            return  # the next call is watched, too
         at_once = {one.reason for one in refusals} in ({TOO_LONG}, {CLOSURE_SEARCH})
         most = 1 if at_once else max(self.watch, 3)
         if at_once or self.counts.refused < most or self.routes.entries or not self._cut([trace]):

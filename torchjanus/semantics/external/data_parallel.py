@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.errors import Refusal
 from torchjanus.core.kinds import isinstance
 from torchjanus.host.collectives import (
     BEGINNING_EARLY,
@@ -29,7 +30,7 @@ from torchjanus.semantics.external.collectives import Collectives
 from torchjanus.trace.actions import Extern
 from torchjanus.trace.values import plain
 
-__all__ = ["DataParallel", "is_forward"]
+__all__ = ["DataParallel", "is_forward", "is_passing"]
 
 _TENSOR: Any = torch.Tensor
 _GRADIENT = _TENSOR.grad.__get__
@@ -43,12 +44,18 @@ _OPTIONS: tuple[tuple[str, Any, str], ...] = (
     ("_use_python_reducer", False, "its reducer is written in Python"),
     ("_delay_all_reduce_all_params", False, "it delays reductions"),
 )
+_SORTS = "it sorts its buckets by its first backward pass; graphs are made of later calls."
 _EMPTY = (("_comm_hooks", "it has a communication hook"), ("_accum_grad_hooks", "it has hooks of its own"))
 
 
 def is_forward(fn: Any) -> bool:
     """Whether this is the forward method of ``DistributedDataParallel``."""
     return torch.distributed.is_available() and fn is torch.nn.parallel.DistributedDataParallel.forward
+
+
+def is_passing(refusal: Refusal) -> bool:
+    """Whether the refusal says of a model only that it has not reduced gradients yet: a later call may be otherwise."""
+    return refusal.why == _SORTS
 
 
 @dataclass(slots=True, eq=False)
@@ -85,10 +92,13 @@ class DataParallel:
             return "it has a hook for its buffers."
         if ddp._join_config.enable:
             return "it runs under join()."
-        if not all(p.is_contiguous() and p.layout is torch.strided for p in ddp._module_parameters):
+        with torch._C.DisableTorchFunction():  # parameters, or buckets in a process group written in Python
+            contiguous = all(p.is_contiguous() and p.layout is torch.strided for p in ddp._module_parameters)
+            rebuilt = ddp._has_rebuilt_buckets or self._rebuild(ddp)
+        if not contiguous:
             return "it has parameters that are not contiguous."
-        if not ddp._has_rebuilt_buckets and not self._rebuild(ddp):
-            return "it sorts its buckets by its first backward pass; graphs are made of later calls."
+        if not rebuilt:
+            return _SORTS
         if not self.watch.branch(None, self.watch.truth(None, self.watch.load_attr(None, ddp, "_has_rebuilt_buckets"))):
             return "its buckets are not sorted yet."
         return ""
@@ -125,7 +135,8 @@ class DataParallel:
 
     def _sync_buffers(self, ddp: Any) -> None:
         watch = self.watch
-        if not ddp.modules_buffers or not self._flag(ddp, "forward_sync_buffers"):
+        syncs = "forward_sync_buffers" if "forward_sync_buffers" in vars(ddp) else "broadcast_buffers"  # older PyTorch
+        if not ddp.modules_buffers or not self._flag(ddp, syncs):
             return
         if not self._flag(ddp, "require_forward_param_sync"):
             return
