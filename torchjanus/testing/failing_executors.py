@@ -111,8 +111,8 @@ def violating(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
     ) -> list[torch.Tensor] | None:
         return compute(inputs, slots, lambda flags: begin(put_down(flags)))  # type: ignore[no-any-return]
 
-    def in_parts(inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> Any:
-        parts = compute(inputs, slots)
+    def in_parts(inputs: Sequence[torch.Tensor], slots: Sequence[float | int], runs: Any) -> Any:
+        parts = compute(inputs, slots, runs)
         try:
             flags, wanted = next(parts)
             while True:
