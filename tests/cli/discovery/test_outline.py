@@ -443,6 +443,14 @@ WHICH = {
     ),
     "a step that is given no closure": ("def loss():\n f().backward()\nfor i in data:\n schedule.step(value)", []),
     "gradients that nothing reads": ("for i in data:\n x.grad = None\n (g,) = torch.autograd.grad(f(i), x)", []),
+    "an average of weights": (
+        "@torch.no_grad()\ndef update(a, b):\n for k, v in b.items():\n  a[k].mul_(d).add_(v.detach(), alpha=1 - d)",
+        [],
+    ),
+    "an evaluation": (
+        "@torch.no_grad()\ndef test(data):\n for x, y in data:\n  total.add_(net(x).sum())",
+        ["evaluation loop of test (line 3)"],
+    ),
     "a gradient function": ("for i in data:\n g = grad(f)(i)\n opt.step()", []),
     "repetitions beside a training": (
         "for i in data:\n for _ in range(5):\n  f(i).backward()\n  a.step()\n g(i).backward()\n b.step()",

@@ -288,7 +288,7 @@ def test_graphs_that_save_much_do_not_rest_for_what_disturbs_once(clock: Clock) 
         one.took(0.01 + 1.5 * WASTED, 0.01)
     assert other.wastes and not account.wastes
     by_python(account, 0.01, 3000)  # they have made no call since
-    account.by_python(0.01)
+    by_python(account, 0.01, 10)
     account.took(0.01 + 2 * BURST, 0.01)
     assert account.wastes
 
@@ -316,6 +316,16 @@ def test_most_calls_of_pythons_are_not_timed(clock: Clock) -> None:
     assert account.is_due
     account.by_python(0.01)
     assert account.overhead.eager - before == pytest.approx(0.01 * (TIMED + 1))
+
+
+@pytest.mark.parametrize("slow", range(3))
+def test_a_first_call_that_imports_modules_says_nothing_of_the_others(clock: Clock, slow: int) -> None:
+    account = Budget(clock)
+    for number in range(4):
+        by_python(account, 1.5 if number == slow else 0.01)
+    assert account.eager == pytest.approx(0.01)
+    by_python(account, 0.03)
+    assert account.eager == pytest.approx(0.014)
 
 
 def test_with_an_executor_that_was_named_nothing_depends_on_time(clock: Clock) -> None:
@@ -466,7 +476,7 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_when_there_is_no_time(
     same_as_eager(fast, 3)
     assert len(watched) == 3  # to meet what the graph has taken
     account = limit(fast, clock)
-    account.by_python(0.01)
+    by_python(account, 0.01, 10)
     account.charge("repeat", 1000.0)
     account.charge("repeat", 1.0)
     same_as_eager(fast, 2)
@@ -541,7 +551,7 @@ def test_the_first_call_that_may_have_to_be_repeated_is_foreseen(clock: Clock, m
     monkeypatch.setattr(fast._calls, "_watched", lambda *args: (watched.append(args), real(*args))[1])
     monkeypatch.setattr(policy, "MAX_WATCHED", 0)
     account = limit(fast, clock)
-    account.by_python(0.01)
+    by_python(account, 0.01, 10)
     account.charge("watch", 1000.0)
     same_as_eager(fast, 4)
     assert not watched

@@ -4,8 +4,8 @@ A training step is the body of the innermost loop that computes gradients (``bac
 ``step`` or reads ``.grad``, or a function that does so outside of its loops. Where an inner loop only repeats (``for _
 in range(k)``) and the loop around it trains by itself, too, the step is the outer one's. Where all of it stands in an
 ``if`` of the loop and reads nothing of what the loop computes outside of that, the step is the body of the ``if``. An
-evaluation step is the body of an innermost loop under ``torch.no_grad()`` that calls something. This module decides by
-names only: what it takes wrongly costs a few watched calls.
+evaluation step is the body of an innermost loop under ``torch.no_grad()`` that calls something, and does not only write
+to tensors, as averages of weights do. This module decides by names only: what it takes wrongly costs a few watched calls.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ Loop = ast.For | ast.While
 Block = Loop | ast.If
 Scope = ast.Module | ast.FunctionDef
 _INFERENCE = frozenset({"no_grad", "inference_mode"})
+# Calls beside in-place methods in loops over weights: averages of them, copies into a target network, initialisation.
+_OF_WEIGHTS = frozenset({"append", "clone", "detach", "float", "is_floating_point", "item", "items", "lerp", "size", "to"})
 _ASKS = "asks_closure"  # the attribute of calls of step() that compute gradients
 _MARKS = (
     "backward",
@@ -247,11 +249,13 @@ def _trains(nodes: Iterator[ast.AST]) -> bool:
 
 
 def _evaluates(loop: Loop) -> bool:
-    """Whether the body calls something for each of its elements, with no loop in it."""
+    """Whether the body may call a model for each of its elements, with no loop in it."""
     nodes = [*within(loop.body)]
     if any(isinstance(node, ast.For | ast.While) for node in nodes):
         return False
-    return isinstance(loop, ast.For) and any(isinstance(node, ast.Call) for node in nodes)
+    return isinstance(loop, ast.For) and any(
+        not name.endswith("_") and name not in _OF_WEIGHTS for name in _called(nodes)
+    )
 
 
 def _is_inference(node: ast.expr) -> bool:

@@ -27,6 +27,7 @@ EVALUATION = 5.0
 NAMED = 1.0  # seconds of Python's calls before one is watched, where the user has named an executor
 SETTLED = 5  # calls by Python before one is watched: the first ones import, and make an optimizer's state
 AGAIN = 1.1  # times as long: when it is looked again whether one is to be watched
+LEAST = 1e-4  # seconds of a call by Python below which a graph, whose guards take some of that, has little to save
 TIMED, SHORT = 8, 1e-3  # one of so many calls is timed where they take less than so many seconds: a clock takes time
 LATEST = 15  # calls over which the median time is taken
 SCHEDULED = "*.param_groups[*]['lr']"  # an input from the first graph on: most scripts have a schedule of it
@@ -121,6 +122,8 @@ class Step:
             return False
         self._look = AGAIN * self._seconds
         each, calls = self._each, self._horizon.calls(self._calls)
+        if each < LEAST:
+            return False
         price = self._known.price or beginning(each)
         coming = (calls - self._calls) * each
         return price <= LOSS * (self._seconds + coming) or gains(self._known.share, coming, price)
@@ -148,6 +151,8 @@ class Step:
         said = f"{calls} took {self._seconds:.1f} s together"
         if self._after is not None:
             return f"{said}; one is watched after {self._after:.1f} s"
+        if self._each < LEAST:
+            return f"{said}: calls that short gain nothing by graphs (--after 0 makes them all the same)"
         price = self._known.price or beginning(self._each)
         return f"{said}; graphs pay from {price / LOSS:.0f} s on (--after 0 makes them all the same)"
 

@@ -20,6 +20,7 @@ learnt.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable
@@ -41,6 +42,9 @@ SLOWER = 0.1  # of eager's time: how much slower than eager graphs may be charge
 HALVED = 10.0  # seconds in eager after which the shares are halved, and so on
 LEAST = 0.1  # of the shares remains, however long it has been
 LATEST = 64  # calls by Python over which the mean time is taken
+# Of the first calls by Python, those that take so many times as long as the others do not count: they import modules,
+# and make an optimizer's state.
+FIRST_CALLS, UNUSUAL = 5, 10.0
 # one of so many calls by Python is timed after the first ones: reading a clock takes microseconds on some machines
 TIMED = 8
 UNLIKE = 3  # consecutive runs unlike any earlier one: more are not worth a debt
@@ -105,6 +109,7 @@ class Budget:
         self._wasted = 0.0  # seconds of wasted attempts of graphs, less what graphs have saved recently
         self._unmeasured = 0.0  # seconds that calls by graphs would have taken in eager, before their share was known
         self._times = (0.0, 0)  # of calls by Python: seconds, and how many
+        self._first_times: list[float] = []  # seconds of the first of them
         self._unknown = 0  # calls whose time in eager was not known
         self._kind = ""  # what is learnt in the current call
         self._within = 0.0  # seconds of the current call that were charged to another kind
@@ -147,7 +152,13 @@ class Budget:
         self.python += seconds
         seconds, self.apart = max(seconds - self.apart, 0.0), 0.0
         total, count = self._times
-        self._times = (total / 2 + seconds, count // 2 + 1) if count >= LATEST else (total + seconds, count + 1)
+        if count == len(self._first_times) < FIRST_CALLS:
+            self._first_times.append(seconds)
+            typical = statistics.median_low(self._first_times)
+            usual = (one if one <= UNUSUAL * typical else typical for one in self._first_times)
+            self._times = (sum(usual), count + 1)
+        else:
+            self._times = (total / 2 + seconds, count // 2 + 1) if count >= LATEST else (total + seconds, count + 1)
         self._elapsed += seconds
         self._pay_in(seconds)
         if self.untimed:
