@@ -12,7 +12,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchjanus.core.errors import InternalFault, refused
-from torchjanus.graph.aten import clean_up, dead_writes, views
+from torchjanus.graph.aten import clean_up, dead_writes, rewrite_writes, views
 from torchjanus.graph.aten.in_place import write_code, write_out_of_place
 from torchjanus.graph.aten.symbolic_sizes import Symbolic
 from torchjanus.graph.ir.passes import unobserved
@@ -36,18 +36,30 @@ def functionalise(
     _refuse_other_kernels(graph)
     _multiply_exactly(graph)
     _refuse_resizing(graph.graph)
-    write_out_of_place(graph.graph)
     views.make_exact(graph.graph)
     graph.graph.eliminate_dead_code(is_impure_node=clean_up.has_effect)
-    fakes = [*sizes, *(symbolic.fake(entry) for entry in inputs)]
+    _refuse_own_writes(graph)
+    contents = None if sizes else rewrite_writes.functionalised(graph.graph)
+    if contents is None:
+        graph = _traced_again(graph, symbolic, [*sizes, *(symbolic.fake(entry) for entry in inputs)])
+        contents = _final_contents(graph.graph)
+    mutated = _return_contents(graph.graph, contents, inputs, len(sizes))
+    with unobserved():
+        clean_up.clean(graph)
+    mutated, restored = _drop_restored(graph, mutated, len(sizes))
+    return graph, mutated, restored
+
+
+def _traced_again(graph: torch.fx.GraphModule, symbolic: Symbolic, fakes: list[Any]) -> torch.fx.GraphModule:
+    """Return the graph as functionalisation makes it. At its end it copies the new contents into the inputs."""
+    write_out_of_place(graph.graph)
+    _exchange(graph, _KEPT)
+    write_code(graph)
 
     def run(*args: torch.Tensor) -> object:
         # Not the module itself: calling it would run the user's global module hooks.
         return graph.forward(*args)
 
-    _refuse_own_writes(graph)
-    _exchange(graph, _KEPT)
-    write_code(graph)
     with torch.no_grad():
         functional = make_fx(torch.func.functionalize(run, remove="mutations"), tracing_mode="fake")
         try:
@@ -61,11 +73,7 @@ def functionalise(
             if other := sorted(_names(second, writing_back=False) - _names(graph)):
                 raise symbolic.unsuited(f"torch decomposes the step to {', '.join(other)}") from error
     _exchange(second, {stand_in: op for op, stand_in in _KEPT.items()})
-    mutated = _take_commits(second, inputs, len(sizes))
-    with unobserved():
-        clean_up.clean(second)
-    mutated, restored = _drop_restored(second, mutated, len(sizes))
-    return second, mutated, restored
+    return second  # type: ignore[no-any-return]
 
 
 def _names(graph: torch.fx.GraphModule, writing_back: bool = True) -> set[str]:
@@ -210,25 +218,32 @@ def _refuse_product(target: torch._ops.OpOverload) -> NoReturn:
     raise refused("write-strided", what, why, "Use what the operation returns when it is given no tensor to write to.")
 
 
-def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: int) -> tuple[int, ...]:
-    """Turn the final ``copy_`` into each mutated input into one more returned value. Return the mutated inputs."""
-    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][sizes:]
-    output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
-    mutated, values = [], []
-    for node in list(graph.graph.nodes):
-        if node.op == "call_function" and node.target is aten.copy_.default and node.args[0] in placeholders:
-            mutated.append(placeholders.index(node.args[0]))
-            values.append(node.args[1])
+def _final_contents(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
+    """Drop the final ``copy_`` into each placeholder. Return what was copied, by placeholder."""
+    contents = {}
+    for node in list(graph.nodes):
+        if node.target is aten.copy_.default and node.args[0].op == "placeholder":
+            contents[node.args[0]] = node.args[1]
             if node.users:
                 raise InternalFault("functionalisation left a use of an input after its update")
-            graph.graph.erase_node(node)
+            graph.erase_node(node)
         elif operator_of(node.target).writes:
             _refuse_write(node.target)
+    return contents
+
+
+def _return_contents(
+    graph: torch.fx.Graph, contents: Mapping[torch.fx.Node, torch.fx.Node], inputs: Sequence[Input], sizes: int
+) -> tuple[int, ...]:
+    """Let the graph return the new contents of placeholders, too. Return the inputs that these are."""
+    placeholders = graph.find_nodes(op="placeholder")[sizes:]
+    mutated = [placeholders.index(node) for node in contents]
     _refuse_shared_storage(inputs, mutated)
     _refuse_inference(inputs, mutated)
     _refuse_overlapping(inputs, mutated)
-    graph.graph.lint()
-    output.args = ([*output.args[0], *values],)
+    graph.lint()
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    output.args = ([*output.args[0], *contents.values()],)
     return tuple(mutated)
 
 
