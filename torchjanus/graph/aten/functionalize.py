@@ -39,7 +39,7 @@ def functionalise(
     views.make_exact(graph.graph)
     graph.graph.eliminate_dead_code(is_impure_node=clean_up.has_effect)
     _refuse_own_writes(graph)
-    contents = None if sizes else rewrite_writes.functionalised(graph.graph)
+    contents = rewrite_writes.functionalised(graph.graph)
     if contents is None:
         graph = _traced_again(graph, symbolic, [*sizes, *(symbolic.fake(entry) for entry in inputs)])
         contents = _final_contents(graph.graph)

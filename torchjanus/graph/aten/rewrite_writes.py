@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.graph.aten.symbolic_sizes import are_alike, key
 from torchjanus.ops.aten import SAMPLERS, operator_of, out_of_place_form
 
 __all__ = ["functionalised"]
@@ -63,9 +64,13 @@ def _planned(graph: torch.fx.Graph, memory: dict[torch.fx.Node, int]) -> dict[to
     wholes: dict[int, torch.fx.Node] = {}  # by memory: what is written to
     writes: dict[torch.fx.Node, _Write] = {}
     for node, number in position.items():
-        if node.op == "call_function" and "val" not in node.meta:
+        known = operator_of(node.target)
+        if node.op == "call_function" and "val" not in node.meta and not known.gives_nothing:
             return None
-        if operator_of(node.target).writes:
+        if known.moves_view:
+            if _view_instead(node) is None or last_use[node.all_input_nodes[0]] > number:
+                return None
+        elif known.writes:
             write = _write(node)
             if write is None or len({memory[target] for target in write.targets}) < len(write.targets):
                 return None
@@ -110,6 +115,11 @@ def _write(node: torch.fx.Node) -> _Write | None:
     return _Write(form, tuple(written), value, first) if fits else None
 
 
+def _view_instead(node: torch.fx.Node) -> Any:
+    """Return the operator that gives what this one makes of where its argument lies; None if there is none."""
+    return out_of_place_form(node.target) if operator_of(node.target).moves_view else None
+
+
 def _evaluated(form: Any, node: torch.fx.Node) -> Any:
     """Return what an operator gives for the arguments of a node, as fakes."""
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda one: one.meta["val"])
@@ -136,10 +146,7 @@ def _memory(node: torch.fx.Node) -> int:
 def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two fakes are tensors of the same kind and layout."""
     return (
-        one.dtype is other.dtype
-        and one.device == other.device
-        and one.size() == other.size()
-        and one.stride() == other.stride()
+        are_alike(one, other)
         and one.is_conj() == other.is_conj()
         and one.is_neg() == other.is_neg()
     )
@@ -150,7 +157,7 @@ def _is_same(one: torch.fx.Node, other: torch.fx.Node) -> bool:
     if not _is_tensor(one):
         return False
     first, second = one.meta["val"], other.meta["val"]
-    return _is_alike(first, second) and bool(first.storage_offset() == second.storage_offset())
+    return _is_alike(first, second) and key(first.storage_offset()) == key(second.storage_offset())
 
 
 # -- the rewriting ------------------------------------------------------------------------------------------------
@@ -170,6 +177,7 @@ def _rewritten(
         if latest:
             node.args, node.kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda one: latest.get(one, one))
         if node not in writes:
+            node.target = _view_instead(node) or node.target
             if not fresh.isdisjoint(node.all_input_nodes) and _is_view(node):
                 node.meta["val"] = _evaluated(node.target, node)
                 fresh.add(node)
