@@ -5,7 +5,8 @@ A training step is the body of the innermost loop that computes gradients (``bac
 in range(k)``) and the loop around it trains by itself, too, the step is the outer one's. Where all of it stands in an
 ``if`` of the loop and reads nothing of what the loop computes outside of that, the step is the body of the ``if``. An
 evaluation step is the body of an innermost loop under ``torch.no_grad()`` that calls something, and does not only write
-to tensors, as averages of weights do. This module decides by names only: what it takes wrongly costs a few watched calls.
+to tensors, as averages of weights do. This module decides by names only: what it takes wrongly costs a few watched
+calls.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ Block = Loop | ast.If
 Scope = ast.Module | ast.FunctionDef
 _INFERENCE = frozenset({"no_grad", "inference_mode"})
 # Calls beside in-place methods in loops over weights: averages of them, copies into a target network, initialisation.
-_OF_WEIGHTS = frozenset({"append", "clone", "detach", "float", "is_floating_point", "item", "items", "lerp", "size", "to"})
+_OF_WEIGHTS = frozenset(
+    {"append", "clone", "detach", "float", "is_floating_point", "item", "items", "lerp", "size", "to"}
+)
 _ASKS = "asks_closure"  # the attribute of calls of step() that compute gradients
 _MARKS = (
     "backward",

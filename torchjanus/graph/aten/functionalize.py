@@ -73,7 +73,7 @@ def _traced_again(graph: torch.fx.GraphModule, symbolic: Symbolic, fakes: list[A
             if other := sorted(_names(second, writing_back=False) - _names(graph)):
                 raise symbolic.unsuited(f"torch decomposes the step to {', '.join(other)}") from error
     _exchange(second, {stand_in: op for op, stand_in in _KEPT.items()})
-    return second  # type: ignore[no-any-return]
+    return second
 
 
 def _names(graph: torch.fx.GraphModule, writing_back: bool = True) -> set[str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from torchjanus.graph.aten.symbolic_sizes import are_alike, key
 from torchjanus.ops.aten import SAMPLERS, operator_of, out_of_place_form
@@ -35,11 +36,12 @@ _DRAWN: dict[Any, Any] = {one: form for form, one in SAMPLERS.items() if not key
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """One writing node. ``form``: the functional operator; ``targets``: the nodes that it writes to; ``value``: the fake
-    that the functional operator gives; ``first``: where in that the new contents begin, None if it is the new content
-    itself."""
+    """One writing node. ``form``: the functional operator, with its positional ``args``; ``targets``: the nodes that it
+    writes to; ``value``: the fake that the functional operator gives; ``first``: where in that the new contents begin,
+    None if it is the new content itself."""
 
     form: Any
+    args: tuple[Any, ...]
     targets: tuple[torch.fx.Node, ...]
     value: Any
     first: int | None
@@ -92,8 +94,7 @@ def _write(node: torch.fx.Node) -> _Write | None:
     known = operator_of(target)
     if not known.aten or node.kwargs.get("generator") is not None:
         return None
-    names = [argument.name for argument in target._schema.arguments]
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    given = dict(zip((one.name for one in target._schema.arguments), node.args, strict=False)) | node.kwargs
     written = [given[name] for name in known.writes]
     first: int | None
     if target in _WITH_RESULTS:
@@ -102,17 +103,20 @@ def _write(node: torch.fx.Node) -> _Write | None:
         form, first = _DRAWN.get(target) or out_of_place_form(target), None
         if isinstance(written[0], list | tuple):
             written, first = [*written[0]], 0
-    if form is None or [argument.name for argument in form._schema.arguments][: len(node.args)] != names[: len(node.args)]:
+    args = None if form is None else _arguments(form, node)
+    if args is None:
         return None
     if not all(isinstance(one, torch.fx.Node) and _is_tensor(one) for one in written):
         return None
-    value = _evaluated(form, node)
+    if not any(isinstance(one, FakeTensor) for one in _values_of(node)):
+        return None
+    value = _evaluated(form, args, node.kwargs)
     made = [value] if first is None else value[first:]
     fits = len(made) == len(written) and all(
         isinstance(new, torch.Tensor) and _is_alike(one.meta["val"], new)
         for one, new in zip(written, made, strict=True)
     )
-    return _Write(form, tuple(written), value, first) if fits else None
+    return _Write(form, args, tuple(written), value, first) if fits else None
 
 
 def _view_instead(node: torch.fx.Node) -> Any:
@@ -120,11 +124,30 @@ def _view_instead(node: torch.fx.Node) -> Any:
     return out_of_place_form(node.target) if operator_of(node.target).moves_view else None
 
 
-def _evaluated(form: Any, node: torch.fx.Node) -> Any:
-    """Return what an operator gives for the arguments of a node, as fakes."""
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda one: one.meta["val"])
-    with next(_tensors([*args, *kwargs.values()])).fake_mode, torch.no_grad():
+def _arguments(form: Any, node: torch.fx.Node) -> tuple[Any, ...] | None:
+    """Return the positional arguments of the functional form of a node's operator; None where they have another order.
+    What is not given is the same default in both (not so in ``bernoulli_``), or is given."""
+    ours, others = (
+        [one for one in schema.arguments if not one.kwarg_only]
+        for schema in (node.target._schema, form._schema)  # type: ignore[union-attr]
+    )
+    if [one.name for one in ours] != [one.name for one in others]:
+        return None
+    rest = [*zip(ours, others, strict=True)][len(node.args) :]
+    same = all(one.name in node.kwargs or one.default_value == other.default_value for one, other in rest)
+    return node.args if same else (*node.args, *(one.default_value for one, _ in rest))
+
+
+def _evaluated(form: Any, args: Any, kwargs: Any) -> Any:
+    """Return what an operator gives for these arguments, of which nodes stand for their fakes."""
+    args, kwargs = torch.fx.map_arg((args, kwargs), lambda one: one.meta["val"])
+    fake = next(one for one in _tensors([*args, *kwargs.values()]) if isinstance(one, FakeTensor))
+    with fake.fake_mode, torch.no_grad():
         return form(*args, **kwargs)
+
+
+def _values_of(node: torch.fx.Node) -> Iterator[Any]:
+    return _tensors([one.meta.get("val") for one in node.all_input_nodes])
 
 
 def _tensors(value: Any) -> Iterator[Any]:
@@ -145,11 +168,7 @@ def _memory(node: torch.fx.Node) -> int:
 
 def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two fakes are tensors of the same kind and layout."""
-    return (
-        are_alike(one, other)
-        and one.is_conj() == other.is_conj()
-        and one.is_neg() == other.is_neg()
-    )
+    return are_alike(one, other) and one.is_conj() == other.is_conj() and one.is_neg() == other.is_neg()
 
 
 def _is_same(one: torch.fx.Node, other: torch.fx.Node) -> bool:
@@ -173,18 +192,16 @@ def _rewritten(
     current: dict[int, torch.fx.Node] = {}  # by memory: the node that gives what was written last
     fresh: set[torch.fx.Node] = set()  # nodes in memory of their own, or views of such
     for node in list(graph.nodes):
-        latest = {one: current[same[one]] for one in node.all_input_nodes if one in same and same[one] in current}
-        if latest:
-            node.args, node.kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda one: latest.get(one, one))
+        _read_latest(node, {one: current[same[one]] for one in node.all_input_nodes if same.get(one) in current})
         if node not in writes:
             node.target = _view_instead(node) or node.target
             if not fresh.isdisjoint(node.all_input_nodes) and _is_view(node):
-                node.meta["val"] = _evaluated(node.target, node)
+                node.meta["val"] = _evaluated(node.target, node.args, node.kwargs)
                 fresh.add(node)
             continue
         write = writes[node]
         with graph.inserting_before(node):
-            made = graph.call_function(write.form, node.args, node.kwargs)
+            made = graph.call_function(write.form, (*node.args, *write.args[len(node.args) :]), node.kwargs)
             made.meta = {**node.meta, "val": write.value}
             contents = [made] if write.first is None else [*_parts(graph, made, write)]
         node.replace_all_uses_with(made)
@@ -196,6 +213,12 @@ def _rewritten(
     for node in reversed(writes):
         graph.erase_node(node)
     return {node: current[same[node]] for node in placeholders}
+
+
+def _read_latest(node: torch.fx.Node, latest: dict[torch.fx.Node, torch.fx.Node]) -> None:
+    """Have a node read the latest contents."""
+    if latest:
+        node.args, node.kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda one: latest.get(one, one))
 
 
 def _parts(graph: torch.fx.Graph, made: torch.fx.Node, write: _Write) -> Iterator[torch.fx.Node]:
