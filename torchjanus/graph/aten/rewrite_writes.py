@@ -1,9 +1,9 @@
-"""Makes a graph functional by exchanging operators, where all that it writes to are whole tensors.
+"""Makes a graph functional by exchanging operators, where it writes to tensors as a whole or to simple parts of them.
 
-Functionalisation traces a graph once more, which takes as long as the first time. Most graphs write only to whole
-parameters, gradients and statistics, of which no view is read afterwards: there an in-place operator is replaced by its
-functional form, and what follows reads the new value. ``functionalised`` looks first whether all writes are such, and
-changes nothing if one is not.
+Functionalisation traces a graph once more, which takes as long as the first time. Most graphs write to whole
+parameters, gradients and statistics: there an in-place operator is replaced by its functional form, and what follows
+reads the new value. A part that a slice, a selection or a split gives is put back into the whole, and taken anew where
+it is read. ``functionalised`` looks first whether all writes are such, and changes nothing if one is not.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from __future__ import annotations
 import keyword
 import operator
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 
-from torchjanus.graph.aten.symbolic_sizes import are_alike, key
+from torchjanus.graph.aten.symbolic_sizes import are_alike, geometry, key
 from torchjanus.ops.aten import SAMPLERS, operator_of, out_of_place_form
 
 __all__ = ["functionalised"]
@@ -35,6 +36,16 @@ _DRAWN: dict[Any, Any] = {one: form for form, one in SAMPLERS.items() if not key
 
 
 @dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor lies: which elements of a memory, in which layout."""
+
+    memory: int
+    geometry: tuple[Hashable, ...]
+    offset: Hashable
+    kind: tuple[Hashable, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Write:
     """One writing node. ``form``: the functional operator, with its positional ``args``; ``targets``: the nodes that it
     writes to; ``value``: the fake that the functional operator gives; ``first``: where in that the new contents begin,
@@ -46,25 +57,48 @@ class _Write:
     value: Any
     first: int | None
 
+    @property
+    def contents(self) -> list[Any]:
+        """The new contents, as fakes."""
+        return [self.value] if self.first is None else [*self.value[self.first :]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Where a part lies: ``view`` takes it from ``base``. ``number``: which of its results it is, if that is a list."""
+
+    base: torch.fx.Node
+    view: torch.fx.Node
+    number: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """``places``: of each tensor, where in memory it lies, and how; ``wholes``: by memory, the place that is written as
+    a whole or in parts; ``parts``: the others that are written, or read after a write."""
+
+    places: dict[torch.fx.Node, _Place]
+    writes: dict[torch.fx.Node, _Write]
+    wholes: dict[int, _Place]
+    parts: dict[_Place, _Part]
+
 
 def functionalised(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node] | None:
     """Make ``graph`` functional, in place. Returns the new contents of each placeholder that it writes to, in the order
-    of the placeholders; None if it writes to parts of tensors or otherwise: then nothing is changed."""
-    memory = {node: _memory(node) for node in graph.nodes if _is_tensor(node)}
-    writes = _planned(graph, memory)
-    return None if writes is None else _rewritten(graph, writes, memory)
+    of the placeholders; None if it writes by other views: then nothing is changed."""
+    plan = _planned(graph)
+    return None if plan is None else _Rewriting(graph, plan).run()
 
 
 # -- what is written ----------------------------------------------------------------------------------------------
 
 
-def _planned(graph: torch.fx.Graph, memory: dict[torch.fx.Node, int]) -> dict[torch.fx.Node, _Write] | None:
-    """Return all writes; None if one is not to a whole tensor, or a view of its old contents is read later."""
+def _planned(graph: torch.fx.Graph) -> _Plan | None:
+    """Return all writes; None if one is not known, or what it changes is read later by a view that is no part."""
     position = {node: number for number, node in enumerate(graph.nodes)}
     last_use = {node: max((position[user] for user in node.users), default=-1) for node in position}
+    plan = _Plan({node: _place(node) for node in position if _is_tensor(node)}, {}, {}, {})
     sharing: defaultdict[int, list[torch.fx.Node]] = defaultdict(list)  # by memory: the nodes so far that lie there
-    wholes: dict[int, torch.fx.Node] = {}  # by memory: what is written to
-    writes: dict[torch.fx.Node, _Write] = {}
     for node, number in position.items():
         known = operator_of(node.target)
         if node.op == "call_function" and "val" not in node.meta and not known.gives_nothing:
@@ -74,18 +108,57 @@ def _planned(graph: torch.fx.Graph, memory: dict[torch.fx.Node, int]) -> dict[to
                 return None
         elif known.writes:
             write = _write(node)
-            if write is None or len({memory[target] for target in write.targets}) < len(write.targets):
+            if write is None or len({plan.places[one].memory for one in write.targets}) < len(write.targets):
                 return None
-            for target in write.targets:
-                whole = wholes.setdefault(memory[target], target)
-                for other in sharing[memory[target]]:
-                    is_read = last_use[other] > number or other.op == "placeholder"
-                    if (is_read or other is target) and not _is_same(other, whole):
-                        return None
-            writes[node] = write
+            plan.writes[node] = write
+            for target, content in zip(write.targets, write.contents, strict=True):
+                nodes = sharing[plan.places[target].memory]
+                read = [one for one in nodes if last_use[one] > number or one.op == "placeholder"]
+                if not _fits(plan, target, content, nodes, read):
+                    return None
         for tensor in _tensors(node.meta.get("val")):
             sharing[tensor.untyped_storage()._cdata].append(node)
-    return writes
+    return plan
+
+
+def _fits(
+    plan: _Plan, target: torch.fx.Node, content: torch.Tensor, nodes: list[torch.fx.Node], read: list[torch.fx.Node]
+) -> bool:
+    """Enter a write to ``target`` in the plan. Returns whether all that is ``read`` of its memory afterwards is the
+    whole, or a known part of it. ``nodes``: all that lie there so far; ``content``: a fake of the new contents."""
+    place = plan.places[target]
+    part = _part(next(one for one in nodes if plan.places.get(one) == place), plan.places)
+    whole = place if part is None else plan.places[part.base]
+    if plan.wholes.setdefault(place.memory, whole) != whole:
+        return False
+    if part is None and not are_alike(target.meta["val"], content):
+        return False
+    for one in (target, *read):
+        other = plan.places.get(one)
+        if other is None:
+            return False
+        if other != whole and other not in plan.parts:
+            found = _part(next(each for each in nodes if plan.places.get(each) == other), plan.places)
+            if found is None or plan.places[found.base] != whole:
+                return False
+            plan.parts[other] = found
+    return True
+
+
+def _part(node: torch.fx.Node, places: dict[torch.fx.Node, _Place]) -> _Part | None:
+    """Return of what the node takes a part, and how; None if it is no part that a scattering operator can put back."""
+    view: Any = node
+    number: Any = None
+    if node.target is operator.getitem:
+        view, number = node.args
+    if not isinstance(view, torch.fx.Node) or view.target not in _SCATTERED:
+        return None
+    constant = all(type(one) is int or one is None for one in pytree.tree_leaves(view.args[1:])) and not view.kwargs
+    base = view.args[0]
+    assert isinstance(base, torch.fx.Node)
+    if not constant or (view.target in _LISTS) == (number is None) or places[base].memory != places[node].memory:
+        return None
+    return _Part(base, view, number)
 
 
 def _write(node: torch.fx.Node) -> _Write | None:
@@ -110,13 +183,11 @@ def _write(node: torch.fx.Node) -> _Write | None:
         return None
     if not any(isinstance(one, FakeTensor) for one in _values_of(node)):
         return None
-    value = _evaluated(form, args, node.kwargs)
-    made = [value] if first is None else value[first:]
-    fits = len(made) == len(written) and all(
-        isinstance(new, torch.Tensor) and _is_alike(one.meta["val"], new)
-        for one, new in zip(written, made, strict=True)
+    write = _Write(form, args, tuple(written), _evaluated(form, args, node.kwargs), first)
+    fits = len(write.contents) == len(written) and all(
+        _is_kind(one.meta["val"], new) for one, new in zip(written, write.contents, strict=True)
     )
-    return _Write(form, args, tuple(written), value, first) if fits else None
+    return write if fits else None
 
 
 def _view_instead(node: torch.fx.Node) -> Any:
@@ -162,72 +233,151 @@ def _is_tensor(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
 
 
-def _memory(node: torch.fx.Node) -> int:
-    return int(node.meta["val"].untyped_storage()._cdata)
+def _place(node: torch.fx.Node) -> _Place:
+    value = node.meta["val"]
+    kind = (value.dtype, value.is_conj(), value.is_neg())
+    return _Place(int(value.untyped_storage()._cdata), geometry(value), key(value.storage_offset()), kind)
 
 
-def _is_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two fakes are tensors of the same kind and layout."""
-    return are_alike(one, other) and one.is_conj() == other.is_conj() and one.is_neg() == other.is_neg()
-
-
-def _is_same(one: torch.fx.Node, other: torch.fx.Node) -> bool:
-    """Whether two nodes that share memory are the same elements of it, in the same layout."""
-    if not _is_tensor(one):
-        return False
-    first, second = one.meta["val"], other.meta["val"]
-    return _is_alike(first, second) and key(first.storage_offset()) == key(second.storage_offset())
+def _is_kind(one: torch.Tensor, other: Any) -> bool:
+    """Whether two fakes are tensors of the same kind and size, whatever their strides are."""
+    return (
+        isinstance(other, torch.Tensor)
+        and (one.dtype, one.device, one.is_conj(), one.is_neg())
+        == (other.dtype, other.device, other.is_conj(), other.is_neg())
+        and geometry(one)[0] == geometry(other)[0]
+    )
 
 
 # -- the rewriting ------------------------------------------------------------------------------------------------
 
 
-def _rewritten(
-    graph: torch.fx.Graph, writes: dict[torch.fx.Node, _Write], memory: dict[torch.fx.Node, int]
-) -> dict[torch.fx.Node, torch.fx.Node]:
-    whole = {memory[target]: target for write in writes.values() for target in write.targets}
-    # The nodes that are a tensor to be written to as a whole, and its memory.
-    same = {node: at for node, at in memory.items() if at in whole and _is_same(node, whole[at])}
-    placeholders = [node for node in same if node.op == "placeholder"]
-    current: dict[int, torch.fx.Node] = {}  # by memory: the node that gives what was written last
-    fresh: set[torch.fx.Node] = set()  # nodes in memory of their own, or views of such
-    for node in list(graph.nodes):
-        _read_latest(node, {one: current[same[one]] for one in node.all_input_nodes if same.get(one) in current})
-        if node not in writes:
-            node.target = _view_instead(node) or node.target
-            if not fresh.isdisjoint(node.all_input_nodes) and _is_view(node):
-                node.meta["val"] = _evaluated(node.target, node.args, node.kwargs)
-                fresh.add(node)
-            continue
-        write = writes[node]
-        with graph.inserting_before(node):
-            made = graph.call_function(write.form, (*node.args, *write.args[len(node.args) :]), node.kwargs)
-            made.meta = {**node.meta, "val": write.value}
-            contents = [made] if write.first is None else [*_parts(graph, made, write)]
-        node.replace_all_uses_with(made)
+class _Rewriting:
+    """Goes through a graph in order, and has each node read the latest contents of what was written before it."""
+
+    def __init__(self, graph: torch.fx.Graph, plan: _Plan) -> None:
+        self._graph, self._plan = graph, plan
+        self._places = dict(plan.places)
+        self._written: dict[int, int] = {}  # by memory: how often
+        # By place: the node that gives its contents, and how often its memory had been written to then.
+        self._latest: dict[_Place, tuple[torch.fx.Node, int]] = {}
+        self._fresh: set[torch.fx.Node] = set()  # nodes in memory of their own, and views of such
+
+    def run(self) -> dict[torch.fx.Node, torch.fx.Node]:
+        """Rewrite the graph. Returns the new contents of placeholders."""
+        graph, writes = self._graph, self._plan.writes
+        placeholders = [node for node in graph.find_nodes(op="placeholder") if node in self._places]
+        for node in list(graph.nodes):
+            with graph.inserting_before(node):
+                latest = {one: self._now(one) for one in node.all_input_nodes if self._is_old(one)}
+                if latest:
+                    args = (node.args, node.kwargs)
+                    node.args, node.kwargs = torch.fx.map_arg(args, lambda one: latest.get(one, one))  # noqa: B023
+                if node in writes:
+                    self._write(node, writes[node])
+                elif node.op == "call_function":
+                    node.target = _view_instead(node) or node.target
+                    if not self._fresh.isdisjoint(node.all_input_nodes) and _is_view(node):
+                        node.meta["val"] = _evaluated(node.target, node.args, node.kwargs)
+                        self._fresh.add(node)
+        for node in reversed(writes):
+            graph.erase_node(node)
+        changed = (node for node in placeholders if self._is_old(node))
+        return {node: self._now(node) for node in changed}
+
+    def _is_old(self, node: torch.fx.Node) -> bool:
+        """Whether the place of a node has been written to, so that what it gives may be old contents."""
+        place = self._places.get(node)
+        if place is None or place.memory not in self._written:
+            return False
+        return place == self._plan.wholes[place.memory] or place in self._plan.parts
+
+    def _now(self, node: torch.fx.Node) -> torch.fx.Node:
+        """Return the node that gives the latest contents of a node's place."""
+        place = self._places[node]
+        count = self._written[place.memory]
+        found, when = self._latest.get(place, (node, 0))
+        if place in self._plan.parts and when != count:
+            part = self._plan.parts[place]
+            view = part.view
+            found = self._call(view.target, (self._whole(part), *view.args[1:]), view.meta)
+            if part.number is not None:
+                found = self._call(operator.getitem, (found, part.number), view.meta)
+            self._gives(place, found)
+        return found
+
+    def _whole(self, part: _Part) -> torch.fx.Node:
+        """Return the node that gives the latest contents of what it is a part of."""
+        return self._latest.get(self._places[part.base], (part.base, 0))[0]
+
+    def _gives(self, place: _Place, node: torch.fx.Node) -> None:
+        self._latest[place] = (node, self._written[place.memory])
+        self._places[node] = place
+
+    def _call(self, target: Any, args: tuple[Any, ...], meta: dict[str, Any]) -> torch.fx.Node:
+        node = self._graph.call_function(target, args)
+        if target is operator.getitem:
+            value = args[0].meta["val"][args[1]]
+        else:
+            value = _evaluated(target, args, {})
+        node.meta = {**meta, "val": value}
+        self._fresh.add(node)
+        return node
+
+    def _write(self, node: torch.fx.Node, write: _Write) -> None:
+        """Add the functional form of a writing node, and what it changes."""
+        plan = self._plan
+        made = self._graph.call_function(write.form, (*node.args, *write.args[len(node.args) :]), node.kwargs)
+        made.meta = {**node.meta, "val": write.value}
+        self._fresh.add(made)
+        contents = [made]
+        if write.first is not None:
+            numbers = range(write.first, len(write.value))
+            contents = [self._call(operator.getitem, (made, number), node.meta) for number in numbers]
         for target, content in zip(write.targets, contents, strict=True):
-            at = memory[target]
-            current[at] = content
-            same[content] = memory[content] = at
-        fresh |= {made, *contents}
-    for node in reversed(writes):
-        graph.erase_node(node)
-    return {node: current[same[node]] for node in placeholders}
+            place = plan.places[target]
+            if place in plan.parts:
+                part = plan.parts[place]
+                whole = plan.wholes[place.memory]
+                scattered = _SCATTERED[part.view.target](part)
+                content = self._call(scattered[0], (self._whole(part), content, *scattered[1:]), node.meta)
+                place = whole
+            self._written[place.memory] = self._written.get(place.memory, 0) + 1
+            self._gives(place, content)
+        if write.first is None:
+            self._places[node] = plan.places[write.targets[0]]
+        else:
+            node.replace_all_uses_with(made)
 
 
-def _read_latest(node: torch.fx.Node, latest: dict[torch.fx.Node, torch.fx.Node]) -> None:
-    """Have a node read the latest contents."""
-    if latest:
-        node.args, node.kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda one: latest.get(one, one))
+def _slice(part: _Part) -> tuple[Any, ...]:
+    return (aten.slice_scatter.default, *part.view.args[1:])
 
 
-def _parts(graph: torch.fx.Graph, made: torch.fx.Node, write: _Write) -> Iterator[torch.fx.Node]:
-    """Yield nodes for the new contents in the result of a functional operator."""
-    assert write.first is not None
-    for number in range(write.first, len(write.value)):
-        part = graph.call_function(operator.getitem, (made, number))
-        part.meta = {**made.meta, "val": write.value[number]}
-        yield part
+def _select(part: _Part) -> tuple[Any, ...]:
+    return (aten.select_scatter.default, *part.view.args[1:])
+
+
+def _split(part: _Part) -> tuple[Any, ...]:
+    """Return the operator that puts a part of a split back, with its arguments after the contents."""
+    assert part.number is not None
+    sizes: Any = part.view.args[1]
+    dim: Any = part.view.args[2] if len(part.view.args) > 2 else 0
+    if isinstance(sizes, int):
+        length = part.base.meta["val"].size(dim)
+        return aten.slice_scatter.default, dim, part.number * sizes, min((part.number + 1) * sizes, length)
+    begin = sum(sizes[: part.number])
+    return aten.slice_scatter.default, dim, begin, begin + sizes[part.number]
+
+
+# Views -> the operator that puts contents back into what they are a view of.
+_SCATTERED: dict[Any, Callable[[_Part], tuple[Any, ...]]] = {
+    aten.slice.Tensor: _slice,
+    aten.select.int: _select,
+    aten.split.Tensor: _split,
+    aten.split_with_sizes.default: _split,
+}
+_LISTS = frozenset({aten.split.Tensor, aten.split_with_sizes.default})
 
 
 def _is_view(node: torch.fx.Node) -> bool:
