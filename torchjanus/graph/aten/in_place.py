@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 from torchjanus.ops.aten import operator_of, out_of_place_form
 
-__all__ = ["traced", "write_code", "write_out_of_place"]
+__all__ = ["evaluated", "traced", "write_code", "write_out_of_place"]
 
 aten = torch.ops.aten
 
@@ -31,6 +33,14 @@ def write_code(graph: torch.fx.GraphModule) -> None:
     """Generate the code of a changed graph, so that ``graph.forward`` runs it."""
     graph.recompile()
     _LazyGraphModule.force_recompile(graph)
+
+
+def evaluated(target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Return what an operator gives for these arguments, of which nodes stand for their fakes: a fake."""
+    args, kwargs = torch.fx.map_arg((args, kwargs), lambda one: one.meta["val"])
+    fake = next(one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, FakeTensor))
+    with fake.fake_mode, torch.no_grad():
+        return target(*args, **kwargs)
 
 
 @torch.library.custom_op("torchjanus::random_between", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))

@@ -19,6 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from torchjanus.graph.aten.in_place import evaluated
 from torchjanus.graph.aten.symbolic_sizes import are_alike, geometry, key
 from torchjanus.ops.aten import SAMPLERS, operator_of, out_of_place_form
 
@@ -183,7 +184,7 @@ def _write(node: torch.fx.Node) -> _Write | None:
         return None
     if not any(isinstance(one, FakeTensor) for one in _values_of(node)):
         return None
-    write = _Write(form, args, tuple(written), _evaluated(form, args, node.kwargs), first)
+    write = _Write(form, args, tuple(written), evaluated(form, args, node.kwargs), first)
     fits = len(write.contents) == len(written) and all(
         _is_kind(one.meta["val"], new) for one, new in zip(written, write.contents, strict=True)
     )
@@ -207,14 +208,6 @@ def _arguments(form: Any, node: torch.fx.Node) -> tuple[Any, ...] | None:
     rest = [*zip(ours, others, strict=True)][len(node.args) :]
     same = all(one.name in node.kwargs or one.default_value == other.default_value for one, other in rest)
     return node.args if same else (*node.args, *(one.default_value for one, _ in rest))
-
-
-def _evaluated(form: Any, args: Any, kwargs: Any) -> Any:
-    """Return what an operator gives for these arguments, of which nodes stand for their fakes."""
-    args, kwargs = torch.fx.map_arg((args, kwargs), lambda one: one.meta["val"])
-    fake = next(one for one in _tensors([*args, *kwargs.values()]) if isinstance(one, FakeTensor))
-    with fake.fake_mode, torch.no_grad():
-        return form(*args, **kwargs)
 
 
 def _values_of(node: torch.fx.Node) -> Iterator[Any]:
@@ -278,7 +271,7 @@ class _Rewriting:
                 elif node.op == "call_function":
                     node.target = _view_instead(node) or node.target
                     if not self._fresh.isdisjoint(node.all_input_nodes) and _is_view(node):
-                        node.meta["val"] = _evaluated(node.target, node.args, node.kwargs)
+                        node.meta["val"] = evaluated(node.target, node.args, node.kwargs)
                         self._fresh.add(node)
         for node in reversed(writes):
             graph.erase_node(node)
@@ -319,7 +312,7 @@ class _Rewriting:
         if target is operator.getitem:
             value = args[0].meta["val"][args[1]]
         else:
-            value = _evaluated(target, args, {})
+            value = evaluated(target, args, {})
         node.meta = {**meta, "val": value}
         self._fresh.add(node)
         return node

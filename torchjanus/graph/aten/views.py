@@ -14,6 +14,7 @@ import torch
 
 from torchjanus.core.errors import refused
 from torchjanus.graph.aten.clean_up import is_view
+from torchjanus.graph.aten.in_place import evaluated
 from torchjanus.graph.aten.index_ranges import named
 from torchjanus.graph.aten.symbolic_sizes import key
 from torchjanus.ops.aten import operator_of
@@ -67,11 +68,12 @@ def _unsqueeze_instead(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     source = node.args[0]
     assert isinstance(source, torch.fx.Node)
     more = node.meta["val"].dim() - source.meta["val"].dim()
+    steps: list[tuple[Any, ...]] = [(aten.unsqueeze.default, 0)] * more or [(aten.alias.default,)]
+    made = source
     with graph.inserting_before(node):
-        made = source if more else graph.call_function(aten.alias.default, (source,))
-        for _ in range(more):
-            made = graph.call_function(aten.unsqueeze.default, (made, 0))
-    made.meta.update(node.meta)
+        for target, *args in steps:
+            before, made = made, graph.call_function(target, (made, *args))
+            made.meta = {**node.meta, "val": evaluated(target, (before, *args), {})}
     node.replace_all_uses_with(made)
     graph.erase_node(node)
 
