@@ -69,6 +69,12 @@ def squeezed(x: Any, y: Any) -> Any:
     return z.mul_(2).add_(1)
 
 
+def transposed(x: Any, y: Any) -> Any:
+    z = x * y
+    z.add_(1)
+    return z.transpose_(0, 1) * 2
+
+
 def put(x: Any, y: Any) -> Any:
     x.index_put_([torch.tensor([0, 2])], y[:2], accumulate=True)
     return x.sum()
@@ -82,7 +88,7 @@ def half(x: Any, y: Any) -> Any:
 
 REWRITTEN = [
     written_twice, made_and_changed, views_before_and_after, another_name, a_view_of_the_whole, lists, statistics,
-    drawn, squeezed, put,
+    drawn, squeezed, transposed, put,
 ]  # fmt: skip
 
 

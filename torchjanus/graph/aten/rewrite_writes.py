@@ -32,6 +32,8 @@ aten = torch.ops.aten
 _WITH_RESULTS: dict[Any, Any] = {
     aten._native_batch_norm_legit.default: aten._native_batch_norm_legit_functional.default,
 }
+# Operators that change where a tensor lies, and the views of another overload that are like them.
+_VIEWS: dict[Any, Any] = {aten.transpose_.default: aten.transpose.int}
 # Not random_.from: code cannot name it.
 _DRAWN: dict[Any, Any] = {one: form for form, one in SAMPLERS.items() if not keyword.iskeyword(form._overloadname)}
 
@@ -193,7 +195,8 @@ def _write(node: torch.fx.Node) -> _Write | None:
 
 def _view_instead(node: torch.fx.Node) -> Any:
     """Return the operator that gives what this one makes of where its argument lies; None if there is none."""
-    return out_of_place_form(node.target) if operator_of(node.target).moves_view else None
+    target = node.target
+    return (_VIEWS.get(target) or out_of_place_form(target)) if operator_of(target).moves_view else None
 
 
 def _arguments(form: Any, node: torch.fx.Node) -> tuple[Any, ...] | None:
