@@ -77,8 +77,8 @@ def test_another_operation_or_a_number_that_occurs_twice_is_noticed() -> None:
     one, other, _ = traces(scaled)
     _, different, _ = traces(bounded)
     assert renumbered.renumbered(one.graph, one.before, different.before) is None
-    numbers = [number for number in one.before.arguments if isinstance(number, float)]
-    mixed = tuple(numbers[0] if number == 1 else number for number in one.before.arguments)
+    numbers = [number for part in one.before.arguments for number in part if isinstance(number, float)]
+    mixed = tuple(tuple(numbers[0] if number == 1 else number for number in part) for part in one.before.arguments)
     assert mixed != one.before.arguments
-    clash = renumbered.TracedNumbers(one.before.operations, one.before.geometries, mixed, ())
+    clash = renumbered.TracedNumbers(one.before.names, one.before.operations, one.before.geometries, mixed, ())
     assert renumbered.renumbered(one.graph, clash, other.before) is None

@@ -9,8 +9,9 @@ the second trace is made functional, too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from torchjanus.graph.aten.symbolic_sizes import geometry, key
 
-__all__ = ["Renumbered", "TracedNumbers", "geometries", "renumbered", "same"]
+__all__ = ["Renumbered", "TracedNumbers", "geometries", "leaves", "renumbered", "same"]
 
 # Numbers that functionalisation may add by itself: sizes, strides and steps (the numbers to trace with are larger, and
 # so is what is computed from them), an open end of a slice, neutral elements.
@@ -29,12 +30,13 @@ _NEUTRAL = (0.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class TracedNumbers:
-    """What a traced graph was before it was made functional: its operations, the geometry of their results, and all
-    arguments that are no nodes, in order. ``constants``: the tensors that it holds."""
+    """What a traced graph was before it was made functional: its operations, the geometry of their results, and the
+    arguments of each, in order. ``names``: those of its nodes; ``constants``: the tensors that it holds."""
 
+    names: tuple[str, ...]
     operations: tuple[tuple[str, str], ...]
     geometries: tuple[Any, ...]
-    arguments: tuple[Any, ...]
+    arguments: tuple[tuple[Any, ...], ...]
     constants: tuple[torch.Tensor, ...]
 
     @classmethod
@@ -43,9 +45,10 @@ class TracedNumbers:
         nodes = list(module.graph.nodes)
         constants = [getattr(module, str(node.target)) for node in nodes if node.op == "get_attr"]
         return cls(
+            tuple(node.name for node in nodes),
             tuple((node.op, str(node.target)) for node in nodes),
             tuple(geometries(node.meta.get("val")) for node in nodes),
-            tuple(leaf for node in nodes for leaf in _leaves(node)),
+            tuple((*leaves(node),) for node in nodes),
             tuple(constants),
         )
 
@@ -67,11 +70,13 @@ def renumbered(functional: torch.fx.GraphModule, first: TracedNumbers, second: T
     not known what it would be."""
     if first.operations != second.operations or first.geometries != second.geometries:
         return None
-    if len(first.arguments) != len(second.arguments) or not all(map(_are_tensors, first.constants, second.constants)):
+    if [*map(len, first.arguments)] != [*map(len, second.arguments)]:
+        return None
+    if not all(map(_are_tensors, first.constants, second.constants)):
         return None
     tensors = {id(one): other for one, other in zip(first.constants, second.constants, strict=True)}
     try:
-        exchange = _exchange(first.arguments, second.arguments)
+        exchange = _exchange(chain.from_iterable(first.arguments), chain.from_iterable(second.arguments))
         constants: dict[str, torch.Tensor] = {}
         graph = torch.fx.Graph()
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -90,7 +95,7 @@ def renumbered(functional: torch.fx.GraphModule, first: TracedNumbers, second: T
     return Renumbered(graph, constants)
 
 
-def _exchange(first: tuple[Any, ...], second: tuple[Any, ...]) -> Callable[[Any], Any]:
+def _exchange(first: Iterable[Any], second: Iterable[Any]) -> Callable[[Any], Any]:
     """Return a function from a number of the first trace to that of the second one. It raises _Unknown, as this does
     where the traces differ in something else."""
     others: dict[tuple[type, Any], Any] = {}
@@ -115,7 +120,8 @@ def _exchange(first: tuple[Any, ...], second: tuple[Any, ...]) -> Callable[[Any]
     return exchanged
 
 
-def _leaves(node: torch.fx.Node) -> Iterator[Any]:
+def leaves(node: torch.fx.Node) -> Iterator[Any]:
+    """Yield the arguments of a node, without the lists that they are in. All nodes are alike here."""
     for leaf in pytree.tree_leaves((node.args, dict(node.kwargs)), is_leaf=_is_leaf):
         yield torch.fx.Node if isinstance(leaf, torch.fx.Node) else leaf
 

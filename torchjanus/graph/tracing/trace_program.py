@@ -34,6 +34,7 @@ from torchjanus.graph.tracing.node_tracing import NodeTracer, not_strided
 from torchjanus.graph.tracing.pull import pull
 from torchjanus.graph.tracing.renumbered import Renumbered, TracedNumbers, renumbered
 from torchjanus.graph.tracing.saved_tensors import SavedTensors, drop_forward, saves_of
+from torchjanus.graph.tracing.slot_calls import SlotCalls
 from torchjanus.graph.tracing.snapshots import Snapshots
 from torchjanus.graph.tracing.user_code_calls import UserCodeReplay
 from torchjanus.trace.layout import ResultLayout, result_layout_of
@@ -66,6 +67,7 @@ class Traced:
     saves: Saves | None
     uses: tuple[int, ...]
     before: TracedNumbers  # what it was before it was made functional
+    slot_calls: SlotCalls
     twin: Renumbered | None = None  # in place of ``graph``, which is the other trace's: see ``trace``
 
     @property
@@ -81,6 +83,8 @@ def trace(
 
     ``other``: a trace with other numbers, of which the functional graph is derived where that is possible. Raises Pin
     where a slot selects an element by a view that has to stay a view."""
+    if other is not None and (found := _renumbered(other, numbers)) is not None:
+        return found
     symbolic = Symbolic(program.dimensions)
     run = _Run(program, numbers, symbolic, held)
     given = [k for k, one in enumerate(program.dimensions) if one.slot is not None or one.made]
@@ -124,8 +128,16 @@ def trace(
         run.saves,
         run.uses,
         before,
+        run.slot_calls,
         twin,
     )
+
+
+def _renumbered(other: Traced, numbers: Sequence[float | int]) -> Traced | None:
+    """Return the trace with these numbers, if it is known to be the other one with the numbers exchanged."""
+    before = other.slot_calls.renumbered(other.before, numbers)
+    twin = None if before is None else renumbered(other.graph, other.before, before)
+    return None if before is None or twin is None else replace(other, before=before, twin=twin)
 
 
 def made_at(
@@ -173,6 +185,7 @@ class _Run:
         self.flips: tuple[tuple[int, bool], ...] = ()
         self.replaced: tuple[Replaced, ...] = ()
         self.nodes = NodeTracer(program, numbers, symbolic, held)
+        self.slot_calls = SlotCalls(program, held)
         self.replacing, self.picks = self.nodes.replacing, self.nodes.picks
         self.uncounted: frozenset[int] = frozenset()
         self.saves: Saves | None = None
@@ -211,10 +224,12 @@ class _Run:
                     if isinstance(node.func, MARKS):
                         position = self.calling.take(position)
                     else:
+                        preceding = self.slot_calls.before(node, values)
                         try:
                             self.nodes.make(node, values)
                         except Refused as refused:
                             raise refused.at(node.place) from refused
+                        self.slot_calls.after(preceding, values)
                         position += 1
                 if last < len(program.nodes):  # autograd continues in the modes in which it called this code
                     ambient.switch(program.nodes[first - 1].modes)
