@@ -21,7 +21,7 @@ BEGINNING = 0.7
 WATCHED = 10.0  # calls in eager that watched calls take besides
 # Seconds for each operation until there is a graph, and seconds that one takes in eager at least: so a call has
 # that many at most. Calls of more than MOST are long because of their arithmetic.
-LEARNED, SHORTEST, MOST = 4.5e-3, 7e-6, 600
+LEARNED, SHORTEST, MOST = 3.3e-3, 7e-6, 600
 
 
 @dataclass(frozen=True, slots=True)
