@@ -24,8 +24,8 @@ __all__ = ["Payback", "Prospect", "compiled"]
 AT_ONCE = 2.0  # seconds of eager calls, up to which the first graph is not deferred
 FEW = 300  # operations of a watched call up to which nothing is deferred while the time in eager is unknown
 # Seconds for each operation, measured with training steps of benchmarks.programs.steps on two slow cores (lowering:
-# benchmarks.cost.lowering). On other machines all of them are shorter or longer by about the same factor. Replay saves half of what is saved, compiled code
-# the other half.
+# benchmarks.cost.lowering). On other machines all are shorter or longer by about the same factor. Replay saves half of
+# what is saved, compiled code the other half.
 SAVED, LEARNED, LOWERED = 9e-6, 2.2e-3, 4.5e-3
 # The share of lowering that a program pays for with a core to spare: that is often half of one, and caches are shared.
 BESIDE = 0.25
