@@ -33,6 +33,7 @@ PACKAGES: dict[str, list[set[str]]] = {
     "graph": [
         {"ir"},
         {"aten"},
+        {"aten.functional"},
         {"operators"},
         {"generalize", "tracing"},
         {"recursion.variants", "regions"},

@@ -1,1 +1,1 @@
-"""Passes and analyses on ATen graphs: functional form, memory, strides, clean-up, checks."""
+"""Passes and analyses on ATen graphs: memory, strides, clean-up, checks."""

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchjanus.core.access_path import token_of
 from torchjanus.core.errors import Refused, refused
 from torchjanus.core.trees import map_leaves, tree_token
-from torchjanus.graph.aten import clean_up, functionalize
+from torchjanus.graph.aten import clean_up
+from torchjanus.graph.aten.functional import functionalize
 from torchjanus.graph.aten.in_place import traced
 from torchjanus.graph.aten.symbolic_sizes import Fixed, value_of_formula
 from torchjanus.graph.ir.loop_matching import is_training

@@ -15,8 +15,8 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torchjanus.core.autograd_thread import one_thread
 from torchjanus.core.errors import NOWHERE, Refused, refused
 from torchjanus.core.lazy import deferred
-from torchjanus.graph.aten import functionalize
 from torchjanus.graph.aten.flags import stack_flags
+from torchjanus.graph.aten.functional import functionalize
 from torchjanus.graph.aten.in_place import traced
 from torchjanus.graph.aten.memory import Memory
 from torchjanus.graph.aten.symbolic_sizes import Symbolic, quiet

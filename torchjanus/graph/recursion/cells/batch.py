@@ -17,7 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.core.errors import JanusError, Refused, refused
-from torchjanus.graph.aten import clean_up, functionalize
+from torchjanus.graph.aten import clean_up
+from torchjanus.graph.aten.functional import functionalize
 from torchjanus.graph.aten.in_place import traced
 from torchjanus.graph.aten.symbolic_sizes import Symbolic, quiet
 from torchjanus.graph.ir.program import Input

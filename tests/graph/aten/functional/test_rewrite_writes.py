@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torchjanus.graph.aten.rewrite_writes import functionalised
+from torchjanus.graph.aten.functional.rewrite_writes import functionalised
 from torchjanus.ops.aten import operator_of
 
 aten = torch.ops.aten

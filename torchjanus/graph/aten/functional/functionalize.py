@@ -12,7 +12,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchjanus.core.errors import InternalFault, refused
-from torchjanus.graph.aten import clean_up, dead_writes, rewrite_writes, views
+from torchjanus.graph.aten import clean_up, dead_writes
+from torchjanus.graph.aten.functional import rewrite_writes, views
 from torchjanus.graph.aten.in_place import write_code, write_out_of_place
 from torchjanus.graph.aten.symbolic_sizes import Symbolic
 from torchjanus.graph.ir.passes import unobserved
