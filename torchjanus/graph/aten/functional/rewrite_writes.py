@@ -311,7 +311,7 @@ class _Rewriting:
         self._places[node] = place
 
     def _call(self, target: Any, args: tuple[Any, ...], meta: dict[str, Any]) -> torch.fx.Node:
-        node = self._graph.call_function(target, args)
+        node = self._graph.create_node("call_function", target, args, name=operator_of(target).name or None)
         if target is operator.getitem:
             value = args[0].meta["val"][args[1]]
         else:
@@ -323,7 +323,8 @@ class _Rewriting:
     def _write(self, node: torch.fx.Node, write: _Write) -> None:
         """Add the functional form of a writing node, and what it changes."""
         plan = self._plan
-        made = self._graph.call_function(write.form, (*node.args, *write.args[len(node.args) :]), node.kwargs)
+        args = (*node.args, *write.args[len(node.args) :])
+        made = self._graph.create_node("call_function", write.form, args, node.kwargs, operator_of(write.form).name)
         made.meta = {**node.meta, "val": write.value}
         self._fresh.add(made)
         contents = [made]
