@@ -6,7 +6,7 @@ Takes two minutes.
 
 The steps are those of ``benchmarks.programs.steps`` with Adam, whose numbers vary, and a GRU cell and an LSTM cell
 stepped twelve times, whose gates are written in place. Each is made anew, watched and lowered several times; the time
-is that of the process, which keeps no graph, and the median is shown. The first time is not counted: it imports modules.
+is that of the process, which keeps no graph, and the median is shown. The first time does not count: it imports.
 """
 
 from __future__ import annotations
