@@ -16,7 +16,7 @@ from torchjanus.execute.replay import Replay
 from torchjanus.execute.running.base import Violated
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.runtime import default_executor
-from torchjanus.runtime.entries import engine, race, trial_calls
+from torchjanus.runtime.entries import engine, middles, race, trial_calls
 from torchjanus.runtime.entries.engine import EXECUTORS, Engine
 from torchjanus.runtime.learning import entry_maker
 
@@ -115,7 +115,7 @@ class Step:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
     cls = type("Fake", (Fake,), {})
-    monkeypatch.setattr(engine, "Inductor", cls)
+    monkeypatch.setattr(middles, "Inductor", cls)
     monkeypatch.setattr(engine, "order_of", cls.order)
     monkeypatch.setattr(trial_calls, "_LONG", 1e9)  # no call is so long, however busy the machine
     return cls
@@ -399,7 +399,7 @@ def test_what_cannot_be_compiled_is_replayed(monkeypatch: pytest.MonkeyPatch) ->
     def cannot(lowered: Lowered) -> Any:
         raise RuntimeError("no compiler\nand much more")
 
-    monkeypatch.setattr(engine, "Inductor", cannot)
+    monkeypatch.setattr(middles, "Inductor", cannot)
     made = Step("inductor")
     losses = made.calls(6)
     assert (losses, made.net.weight.tolist()) == eager(6)
@@ -444,7 +444,7 @@ def test_inductor_for_real() -> None:
 
 
 def test_nothing_is_compiled_where_other_ranks_choose_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_is_one_of_several", lambda: True)
+    monkeypatch.setattr(engine, "is_one_of_several", lambda: True)
     step = torchjanus.speculate(lambda x: (x * 2).sum(), executor="auto")
     for _ in range(5):
         step(torch.ones(2))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import extract_val, make_fx
 from torch.utils import _pytree as pytree
 
 from torchjanus.ops.aten import operator_of, out_of_place_form
@@ -36,11 +36,12 @@ def write_code(graph: torch.fx.GraphModule) -> None:
 
 
 def evaluated(target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Return what an operator gives for these arguments, of which nodes stand for their fakes: a fake."""
+    """Return what an operator gives for these arguments, of which nodes stand for their fakes: fakes of which autograd
+    knows nothing, as nodes have them."""
     args, kwargs = torch.fx.map_arg((args, kwargs), lambda one: one.meta["val"])
     fake = next(one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, FakeTensor))
     with fake.fake_mode, torch.no_grad():
-        return target(*args, **kwargs)
+        return extract_val(target(*args, **kwargs))
 
 
 @torch.library.custom_op("torchjanus::random_between", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))

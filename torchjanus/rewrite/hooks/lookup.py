@@ -48,7 +48,7 @@ def asks_for_attributes(tp: type) -> bool:
 def attributes_of(obj: Any) -> Any:
     """Return the object's own ``__dict__`` without asking the program's ``__getattribute__``; None if it has none."""
     if issubclass(type(obj), _UNUSUAL):
-        if isinstance(obj, threading.local):
+        if issubclass(type(obj), threading.local):
             return obj.__dict__  # each thread has its own
         if _has_no_dictionary_yet(obj):
             return None
@@ -60,9 +60,9 @@ def attributes_of(obj: Any) -> Any:
 
 def _has_no_dictionary_yet(obj: BaseException | functools.partial[Any]) -> bool:
     """Whether to ask for the object's ``__dict__`` would make one, which shows when the object is pickled."""
-    if isinstance(obj, functools.partial):
-        return functools.partial.__reduce__(obj)[2][3] is None
-    return len(BaseException.__reduce__(obj)) < 3
+    if issubclass(type(obj), BaseException):  # not isinstance: a class may have a __class__ of the program's
+        return len(BaseException.__reduce__(cast(BaseException, obj))) < 3
+    return functools.partial.__reduce__(cast("functools.partial[Any]", obj))[2][3] is None
 
 
 def own_dict(obj: Any) -> Any:

@@ -22,8 +22,9 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import invert_permutation
 
+from torchjanus.core import kinds
 from torchjanus.core.default_device import foreign_modes, sees_calls
-from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.core.kinds import is_one_of
 from torchjanus.semantics.protocols.heaps import HEAPS
 from torchjanus.semantics.protocols.inspecting import READING
 from torchjanus.semantics.protocols.reducing import COPIERS, reducer_of
@@ -182,9 +183,9 @@ def _tensors_of(*values: Any) -> Iterator[Any]:
     """Yield the values, and the parameters of optimizers and modules among them."""
     for value in values:
         yield value
-        if isinstance(value, torch.optim.Optimizer):
+        if kinds.isinstance(value, torch.optim.Optimizer):
             yield from (parameter for group in value.param_groups for parameter in group["params"])
-        elif isinstance(value, torch.nn.Module):
+        elif kinds.isinstance(value, torch.nn.Module):
             yield from value.__dict__.get("_parameters", {}).values()  # not by methods, which the program may override
             yield from _tensors_of(*value.__dict__.get("_modules", {}).values())
 
