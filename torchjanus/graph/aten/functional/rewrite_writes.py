@@ -156,9 +156,10 @@ def _part(node: torch.fx.Node, places: dict[torch.fx.Node, _Place]) -> _Part | N
         view, number = node.args
     if not isinstance(view, torch.fx.Node) or view.target not in _SCATTERED:
         return None
-    constant = all(type(one) is int or one is None for one in pytree.tree_leaves(view.args[1:])) and not view.kwargs
     base = view.args[0]
     assert isinstance(base, torch.fx.Node)
+    numbers = [*pytree.tree_leaves(view.args[1:]), *(base.meta["val"].size() if number is not None else ())]
+    constant = all(type(one) is int or one is None for one in numbers) and not view.kwargs
     if not constant or (view.target in _LISTS) == (number is None) or places[base].memory != places[node].memory:
         return None
     return _Part(base, view, number)
