@@ -35,6 +35,18 @@ def test_lambdas_on_one_line_are_distinguished() -> None:
     assert columns[0] < columns[1]
 
 
+def test_code_that_its_module_has_renamed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = imported(tmp_path / "renamed.py", "def f(x):\n    return x + 1\n\ndef g(x):\n    return x + 2\n")
+    module.f.__code__ = module.f.__code__.replace(co_name="shown", co_qualname="shown")
+    with pytest.raises(SourceUnavailable):
+        source.find(module.f)
+    monkeypatch.setattr(source, "_RENAMING", frozenset({"renamed"}))
+    assert source.find(module.f).node.name == "f"  # type: ignore[union-attr]
+    module.f.__code__ = module.g.__code__.replace(co_name="shown", co_firstlineno=1)
+    with pytest.raises(SourceUnavailable):
+        source.find(module.f)
+
+
 def test_definitions_on_one_line_are_distinguished(tmp_path: Path) -> None:
     module = imported(tmp_path / "oneline.py", "if True:\n    f = lambda a, b=(lambda a: a * 2): b(a) + 1\n")
     assert rewritten(module.f)(3) == 7

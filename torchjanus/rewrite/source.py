@@ -54,6 +54,9 @@ class _File:
     definitions: dict[tuple[int, str], list[Found]]  # by first line and name
 
 
+# Modules that give code another name than its definition's. PyTorch 2.15 has what ``no_grad()`` decorates shown as that
+# in tracebacks.
+_RENAMING = frozenset({"torch.utils._contextlib"})
 _files: dict[str, _File] = {}
 _adopted: Identities[Found] = Identities()  # of code that was made of a definition that is in no file
 _lock = threading.RLock()
@@ -73,6 +76,8 @@ def find(fn: FunctionType) -> Found:
     with _lock:
         file = _read(code, module_globals)
         candidates = file.definitions.get((code.co_firstlineno, code.co_name), [])
+        if not candidates and module_globals.get("__name__") in _RENAMING:
+            candidates = _at(file, code.co_firstlineno)
         matching: list[Found] = []
         for candidate in candidates:
             try:
@@ -90,6 +95,11 @@ def find(fn: FunctionType) -> Found:
         f"{where}: the source of {code.co_qualname}() is not what it was compiled from: the file was changed after it "
         f"was imported, or another tool rewrote the code. Import it again to let it be rewritten."
     )
+
+
+def _at(file: _File, line: int) -> list[Found]:
+    """Return the definitions that begin in a line, for code that has got another name."""
+    return [found for (first, _), there in file.definitions.items() if first == line for found in there]
 
 
 def adopt(code: CodeType, found: Found) -> None:
