@@ -19,6 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from torchjanus.graph.aten.clean_up import is_view
 from torchjanus.graph.aten.in_place import evaluated
 from torchjanus.graph.aten.symbolic_sizes import are_alike, geometry, key
 from torchjanus.ops.aten import SAMPLERS, operator_of, out_of_place_form
@@ -274,7 +275,7 @@ class _Rewriting:
                     self._write(node, writes[node])
                 elif node.op == "call_function":
                     node.target = _view_instead(node) or node.target
-                    if not self._fresh.isdisjoint(node.all_input_nodes) and _is_view(node):
+                    if not self._fresh.isdisjoint(node.all_input_nodes) and is_view(node):
                         node.meta["val"] = evaluated(node.target, node.args, node.kwargs)
                         self._fresh.add(node)
         for node in reversed(writes):
@@ -313,11 +314,7 @@ class _Rewriting:
 
     def _call(self, target: Any, args: tuple[Any, ...], meta: dict[str, Any]) -> torch.fx.Node:
         node = self._graph.create_node("call_function", target, args, name=operator_of(target).name or None)
-        if target is operator.getitem:
-            value = args[0].meta["val"][args[1]]
-        else:
-            value = evaluated(target, args, {})
-        node.meta = {**meta, "val": value}
+        node.meta = {**meta, "val": evaluated(target, args, {})}
         self._fresh.add(node)
         return node
 
@@ -376,7 +373,3 @@ _SCATTERED: dict[Any, Callable[[_Part], tuple[Any, ...]]] = {
     aten.split_with_sizes.default: _split,
 }
 _LISTS = frozenset({aten.split.Tensor, aten.split_with_sizes.default})
-
-
-def _is_view(node: torch.fx.Node) -> bool:
-    return operator_of(node.target).view or node.target is operator.getitem
