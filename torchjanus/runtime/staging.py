@@ -13,11 +13,13 @@ from torch.utils import _pytree as pytree
 from torchjanus.core.errors import NotStaged, Refusal, Refused, Unsupported
 from torchjanus.core.kinds import isinstance
 from torchjanus.core.reasons import reasons
+from torchjanus.execute.backends.dynamo import executor_of
 from torchjanus.execute.backends.exported import exported, onnx_model, run_exported, run_onnx
 from torchjanus.execute.backends.expressions.cpp import compiled
 from torchjanus.execute.backends.expressions.interpreter import interpret
 from torchjanus.execute.backends.expressions.printing import expressions, held_tensors
 from torchjanus.execute.backends.interpreter import interpreted, read_input
+from torchjanus.runtime.staged_pieces import PieceReport, Pieces
 from torchjanus.semantics.staged.marking import Stage, stage
 from torchjanus.semantics.staged.programs import Program, stage_program
 from torchjanus.semantics.staged.values import ListType, NumberType, ObjectType, Rep, TensorSpec
@@ -27,14 +29,16 @@ from torchjanus.tracegraph.text.printing import print_graph
 __all__ = ["Rep", "Stage", "StagedGraph", "stage", "staged"]
 
 
-def staged(fn: Callable[..., Any], *, backend: str = "replay") -> Callable[..., StagedGraph]:
+def staged(fn: Callable[..., Any], *, backend: str | Callable[..., Any] = "replay") -> Callable[..., StagedGraph]:
     """Return a function that takes what is known of the arguments of ``fn``, and returns its graph.
 
     An argument that is a tensor stands for any tensor of its dtype and sizes; ``Rep`` says more of what is not known.
     Other arguments are what they are: the graph is made for them. Raises NotStaged where ``fn`` cannot be staged.
     ``backend``: what runs the graph. "replay" calls torch; "expressions" interprets the graph's S-expressions; "cpp"
     compiles these as C++; "export" and "onnx" run what ``exported()`` and ``onnx()`` give, without gradients. Raises
-    Unsupported where a back end cannot run the graph.
+    Unsupported where a back end cannot run the graph. Any back end that ``speculate`` takes runs what is between the
+    graph's control flow, once it has agreed with replay: "inductor", a name of ``torch._dynamo.list_backends()``, or a
+    function that takes an FX graph and example inputs. Raises Unsupported if there is no such back end.
 
         >>> def power(x, n):
         ...     return x if n == 1 else x * power(x, n - 1)
@@ -44,7 +48,10 @@ def staged(fn: Callable[..., Any], *, backend: str = "replay") -> Callable[..., 
     """
 
     if backend not in BACKENDS:
-        raise Unsupported(f"there is no back end {backend!r}: use one of {', '.join(BACKENDS)}")
+        try:
+            executor_of(backend)
+        except Unsupported as error:
+            raise Unsupported(f"{error} Staged functions also have {', '.join(map(repr, BACKENDS))}.") from None
 
     @functools.wraps(fn)
     def make(*args: Any, **kwargs: Any) -> StagedGraph:
@@ -86,9 +93,11 @@ BACKENDS: dict[str, Callable[[Graph], Run]] = {
 class StagedGraph:
     """A staged function: its graph, which can be called."""
 
-    def __init__(self, program: Program, backend: str = "replay") -> None:
+    def __init__(self, program: Program, backend: str | Callable[..., Any] = "replay") -> None:
         self._program, self.backend = program, backend
-        self._run = BACKENDS[backend](program.graph)
+        self._pieces = Pieces(backend)
+        known = BACKENDS.get(backend) if isinstance(backend, str) else None
+        self._run = interpreted(program.graph, self._pieces.compile) if known is None else known(program.graph)
 
     @property
     def graph(self) -> Graph:
@@ -112,6 +121,16 @@ class StagedGraph:
     def onnx(self) -> Any:
         """Return the graph as an ``onnx.ModelProto``, for inference (see docs/staging.md). Raises Unsupported."""
         return onnx_model(self.graph)
+
+    def pieces(self) -> list[PieceReport]:
+        """Return what runs the pieces of the graph, where a back end for whole steps was asked for: the runs of
+        operations between its control flow that have been met so far, and why one is not run by the back end. The rest
+        of the graph is run node by node."""
+        return self._pieces.report()
+
+    def wait(self) -> None:
+        """Return when nothing is being compiled. The next calls try what has been compiled."""
+        self._pieces.wait()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Run the graph. Raises Unsupported for arguments for which it was not made."""

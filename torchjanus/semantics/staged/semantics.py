@@ -31,6 +31,7 @@ from torchjanus.semantics.staged.values import Poison, StagedList, StagedNumber,
 __all__ = ["Staged"]
 
 _ENTERED_OF_TORCH = "torch.nn.modules"
+_APPLY = torch.autograd.Function.apply.__func__  # type: ignore[attr-defined]  # a class method
 _CACHED = type(functools.lru_cache(abs))
 _SCRIPTED = (torch.jit.ScriptFunction, torch.jit.ScriptModule, torch._C.ScriptMethod)  # they may write in place
 
@@ -66,6 +67,8 @@ class Staged(Flow):
             if found is not NotImplemented:
                 return found
         if type(fn) is MethodType:
+            if fn.__func__ is _APPLY:
+                return staging.custom(fn, args, kwargs)
             return self.call(at, fn.__func__, (fn.__self__, *args), kwargs)
         if type(fn) is functools.partial:
             return self.call(at, fn.func, (*fn.args, *args), {**fn.keywords, **kwargs})
@@ -114,8 +117,6 @@ class Staged(Flow):
         if isinstance(fn, (_CACHED, *_SCRIPTED)) or is_impure(fn) or (of_torch and name in EFFECTS):
             raise refused("staged-effect", f"{name}()", "A staged function is run once, its graph many times.",
                           "Do it outside of the staged function.", staging.place)  # fmt: skip
-        if name == "apply" and isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
-            return staging.custom(fn, args, kwargs)
         if isinstance(fn, type) and issubclass(fn, torch.Tensor) and fn is not nn.Parameter:
             raise refused("staged-effect", f"{fn.__name__}()", "The constructor hands out memory that is not set.",
                           "Use torch.tensor or torch.zeros.", staging.place)  # fmt: skip
