@@ -137,7 +137,7 @@ def run_command(options: argparse.Namespace, selection: Selection | None, *, alo
         # It imports nothing until a graph is going to be made: on many machines two cores are halves of one, and the
         # script would be slower meanwhile. A short script would pay for the fork, whose memory is copied as it changes,
         # and have nothing of it.
-        server.start(forks=alone, compiles=False)
+        server.start(forks=alone, lowers=False, compiles=False)
     show_status()
     begin = time.perf_counter()
     exit_code = run(code, script, arguments, module)

@@ -38,7 +38,9 @@ from torchjanus.execute.compiled.serving import (
 __all__ = ["PRELOADED", "STOPS", "Forked", "Importing", "close", "fork", "importing", "start"]
 
 PRELOADED = (LOWERING, COMPILER)  # modules whose main() a child may run
+# Libraries read what begins so when they are imported, except for what Inductor reads at each use, and sets itself.
 _SETTINGS = ("TORCH", "OMP_", "MKL_", "KMP_", "CXX", "CC", "CUDA_", "PYTHONHASHSEED")
+_READ_LATE = ("TORCHINDUCTOR_CACHE_DIR",)
 
 
 class Forked:
@@ -156,9 +158,10 @@ class _Server:
         # Whether the system will resume it when the program ends. Where it is started by another thread than the main
         # one, the system would look at the end of that thread.
         self.may_stop = False
-        self._compiles = False  # whether it was asked to import what compilers need
+        forked = isinstance(self._process, _Fork)
+        self._prepared = set() if forked else {LOWERING}  # the modules for which it was asked to import what they need
         self.imported = threading.Event()  # it imports nothing now, or has ended
-        if isinstance(self._process, _Fork):
+        if forked:
             self.imported.set()
         self.alive = True
         self._listener = threading.Thread(target=self._listen, name="torchjanus children", daemon=True)
@@ -174,12 +177,12 @@ class _Server:
         """Whether it has been ordered a child that has not ended."""
         return bool(self._children)
 
-    def prepare(self) -> None:
-        """Let it import what compilers need."""
-        if not self._compiles:
-            self._compiles = True
+    def prepare(self, module: str) -> None:
+        """Let it import what this one of PRELOADED needs."""
+        if module not in self._prepared:
+            self._prepared.add(module)
             self.imported.clear()
-            self.send({"prepare": True})
+            self.send({"prepare": module})
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send a message; whether the server could be reached."""
@@ -200,7 +203,7 @@ class _Server:
             child = self._children[number] = Forked(self, number)
         Importing(self).resume()  # from now on it has a child to stop and resume
         if module == COMPILER:
-            self.prepare()
+            self.prepare(COMPILER)
         order = {"order": number, "module": module, "folder": folder, "environment": dict(environment)}
         if self.send({**order, "path": [part for part in sys.path if part]}):
             return child
@@ -241,18 +244,18 @@ _server: _Server | None = None
 _starting = threading.Lock()
 
 
-def start(*, forks: bool = False, compiles: bool = True) -> None:
+def start(*, forks: bool = False, lowers: bool = True, compiles: bool = True) -> None:
     """Start the server, if there is none and there can be one. ``forks``: as a fork, since no code of the program has
-    run in this process, and torch has computed nothing; ``compiles``: it imports what compilers need at once, not with
-    the first order for one."""
+    run in this process, and torch has computed nothing; ``lowers``, ``compiles``: it imports what lowering, and what
+    compilers need at once, not with the first order for one."""
     global _server
     if not hasattr(os, "fork") or not hasattr(os, "killpg"):
         return
     with _starting:
         if _server is None or not _server.alive:
             _server = _Server(_Fork if forks and threading.active_count() == 1 else _process_of_its_own)
-        if compiles:
-            _server.prepare()
+        if compiles or lowers:
+            _server.prepare(COMPILER if compiles else LOWERING)
 
 
 def importing() -> Importing | None:
@@ -267,16 +270,18 @@ def fork(module: str, folder: str, environment: Mapping[str, str]) -> Forked | N
     """Return a child of the server that runs ``module.main(folder, parent)``; None if it is to be started otherwise."""
     if module not in PRELOADED or not hasattr(os, "fork"):
         return None
-    start(compiles=False)
+    start(lowers=False, compiles=False)
     server = _server
     if server is None or not server.alive or server.settings != _settings():
         return None
-    return server.fork(module, folder, environment)
+    late = {name: os.environ[name] for name in _READ_LATE if name in os.environ}
+    return server.fork(module, folder, {**late, **environment})
 
 
 def _settings() -> dict[str, str]:
     """Return the settings that libraries read when they are imported."""
-    return {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
+    settings = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
+    return {name: value for name, value in settings.items() if name not in _READ_LATE}
 
 
 def close() -> None:

@@ -25,18 +25,22 @@ from typing import Any, Never
 
 __all__ = ["COMPILER", "ENVIRONMENT", "IMPORTED", "LOWERING", "STARTED", "STOPPABLE", "STOPS", "serve"]
 
-# Modules whose main() a child may run, and what each of them imports when it is at work.
+# Modules whose main() a child may run, and what each of them imports when it is at work. What has a function warm_up is
+# called, too: PyTorch fills tables and imports further modules at the first use, which takes seconds.
 LOWERING, COMPILER = "torchjanus.execute.processes.lowering", "torchjanus.execute.compiled.worker"
 _LOWERERS = (
+    LOWERING,
     "torch.fx._graph_pickler", "torch.fx.experimental.symbolic_shapes", "torch._dynamo.source",
-    "torch.utils._sympy.interp", "torch.utils._sympy.printers", "torch._inductor.codecache"
+    "torch.utils._sympy.interp", "torch.utils._sympy.printers", "torch._inductor.codecache",
+    "torchjanus.execute.processes.warm_up",
 )  # fmt: skip
 _COMPILERS = (
-    "torch._inductor.compile_fx", "torch._inductor.codegen.cpp", "torch._inductor.codegen.cpp_wrapper_cpu",
+    COMPILER, "torch._inductor.compile_fx", "torch._inductor.codegen.cpp", "torch._inductor.codegen.cpp_wrapper_cpu",
     "torch._inductor.standalone_compile", "torch._inductor.output_code", "torch._inductor.fx_passes.joint_graph",
     "torch._inductor.fx_passes.post_grad", "torch._functorch.aot_autograd", "torch._dynamo.utils",
     "torch.fx.experimental.symbolic_shapes", "torch._decomp.decompositions",
 )  # fmt: skip
+_IMPORTS = {LOWERING: _LOWERERS, COMPILER: (*_LOWERERS, *_COMPILERS)}
 NICENESS = 3  # of the server, and so of its children at least
 niceness = 0  # of this process, if the server has forked it
 STOPPABLE = "--stoppable"  # to the server: its parent's main thread has started it
@@ -53,9 +57,9 @@ _PR_SET_PDEATHSIG = 1  # see prctl(2)
 class _Serving:
     """The loop of the server: orders come by standard input, ends of children go by standard output."""
 
-    def __init__(self, answers: int, imports: Sequence[str]) -> None:
+    def __init__(self, answers: int) -> None:
         self._answers = answers
-        self._imports = deque(imports)  # what compilers need and is left to import
+        self._imports = deque[str]()  # modules left to import
         self._importing = False
         self._held: list[dict[str, Any]] = []  # for compilers, that came meanwhile: each would import the rest itself
         self._running: dict[int, tuple[int, str]] = {}  # by process: the order, and the folder
@@ -100,6 +104,7 @@ class _Serving:
     def _take(self, message: dict[str, Any]) -> None:
         if "prepare" in message:
             self._importing = True
+            self._imports.extend(_IMPORTS[message["prepare"]])
             return
         held = {one["order"] for one in self._held if "order" in one}
         if self._importing and (message.get("module") == COMPILER or message.get("child") in held):
@@ -111,7 +116,7 @@ class _Serving:
                     _signal(process, message["signal"])
             return
         if message["module"] == LOWERING:
-            _import_all((LOWERING, *_LOWERERS))  # else each child would do so
+            _import_all(_LOWERERS)  # else each child would do so
         process = os.fork()
         if process == 0:
             _child(message)
@@ -126,9 +131,18 @@ class _Serving:
 
 
 def _import_all(modules: Sequence[str]) -> None:
-    for module in modules:
-        with contextlib.suppress(ImportError):  # of another version of torch: imported when it is needed
-            importlib.import_module(module)
+    """Import the modules, and call the function ``warm_up`` of those that have one and were not imported before."""
+    for name in modules:
+        known = name in sys.modules
+        try:
+            module = importlib.import_module(name)
+        except ImportError:  # of another version of torch: imported when it is needed
+            continue
+        if not known and hasattr(module, "warm_up"):
+            try:
+                module.warm_up()
+            except Exception:  # children do without, and take longer
+                traceback.print_exc()
 
 
 def _answer(answers: int, number: int, code: int = 0) -> None:
@@ -192,7 +206,7 @@ def serve(orders: int, answers: int, owner: int) -> Never:
         os.environ.update(ENVIRONMENT)
         if (config := sys.modules.get("torch._inductor.config")) is not None:  # it has read the environment
             config.compile_threads = 1  # type: ignore[attr-defined]
-        _Serving(answers, (LOWERING, *_LOWERERS, COMPILER, *_COMPILERS)).run(owner)
+        _Serving(answers).run(owner)
         code = 0
     finally:
         os._exit(code)
@@ -208,10 +222,10 @@ def main() -> None:
         _when_parent_ends(signal.SIGCONT)  # it looks at once, and removes what its children leave
         _answer(answers, STARTED)
     vars(importlib.import_module("torchjanus.execute.compiled.serving"))["niceness"] = NICENESS  # not of __main__
-    _import_all((LOWERING, *_LOWERERS))
+    _import_all(_LOWERERS)
     if threading.active_count() == 1:  # else a fork would lack the other threads
         _answer(answers, IMPORTED)
-        _Serving(answers, (COMPILER, *_COMPILERS)).run(owner)
+        _Serving(answers).run(owner)
 
 
 if __name__ == "__main__":

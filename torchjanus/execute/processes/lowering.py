@@ -27,26 +27,28 @@ from torchjanus.graph.lowering.program_bytes import bytes_of, pack_program, unpa
 from torchjanus.graph.operators.loop_op import are_own, claim_keys, own_keys, reserve_keys
 from torchjanus.graph.recursion.cells.invoke import NotBatched
 
-__all__ = ["Lowering", "NotLowered", "pack_made", "unpack_made"]
+__all__ = ["Lowering", "NotLowered", "lower_request", "pack_made", "unpack_made"]
 
 
 LOWERING = 3  # the niceness of a lowering: it takes seconds, and calls are Python's until it is done
 
 
 class NotLowered(Exception):
-    """Raised where the child failed; lowering in this process may still succeed."""
+    """Raised where another process cannot lower a program; lowering it in this process may still succeed."""
 
 
 class Lowering:
     """One program that is lowered in another process."""
 
     @staticmethod
-    def request(program: Program, text: str) -> bytes | None:
-        """Return all that a child needs; None where the program cannot be sent. ``text``: the program's signature."""
+    def request(program: Program, text: str, keys: int | None = None) -> bytes | None:
+        """Return all that a child needs; None where the program cannot be sent. ``text``: the program's signature;
+        ``keys``: the first of the keys that its loops get, if not of newly reserved ones."""
         packed = pack_program(program)
         if packed is None:
             return None
-        return pickle.dumps((bytes_of(program.inputs), _settings(), reserve_keys(), text, packed))
+        first = reserve_keys() if keys is None else keys
+        return pickle.dumps((bytes_of(program.inputs), _settings(), first, text, packed))
 
     def __init__(self, request: bytes) -> None:
         def fill(folder: Path) -> dict[str, str]:
@@ -120,34 +122,45 @@ def _settings() -> dict[str, Any]:
 
 
 def _set(settings: dict[str, Any]) -> None:
-    torch.set_num_threads(settings["threads"])
+    if settings["threads"] != torch.get_num_threads():  # starts threads, which a process that forks must not have
+        torch.set_num_threads(settings["threads"])
     torch.set_default_dtype(settings["dtype"])
     torch.use_deterministic_algorithms(settings["deterministic"], warn_only=settings["warn_only"])
     torch.set_float32_matmul_precision(settings["precision"])
 
 
-def main(folder: Path, parent: int) -> None:
-    """The child: lower the program in the folder."""
-    begin(folder, parent, LOWERING)
-    memory, settings, keys, text, packed = pickle.loads((folder / "program").read_bytes())
-    bound(memory)
+def lower_request(request: bytes) -> bytes:
+    """Return the graph of the program in ``request`` (see ``Lowering.request``), packed for unpack_made; or, pickled, why
+    there is none. Raises NotLowered where this process would lower it under other settings, or cannot send its graph."""
+    _, settings, keys, text, packed = pickle.loads(request)
     _set(settings)
     program = unpack_program(packed)
     if signature(program) != text:
-        sys.exit("another process would lower it under other settings")
-    made: bytes | None
+        raise NotLowered("another process would lower it under other settings")
     try:
         with own_keys(keys):
             lowered = lower_whole(program)
         made = pack_made(lowered, program, keys, ordered=True)
     except NotBatched as unrolled:
-        made = pickle.dumps(("unrolled", unrolled.refusal))
+        return pickle.dumps(("unrolled", unrolled.refusal))
     except Refused as refused:
-        made = pickle.dumps(refused.refusal)
+        return pickle.dumps(refused.refusal)
     except Fixed as fixed:
-        made = pickle.dumps(fixed.dimensions)
+        return pickle.dumps(fixed.dimensions)
     if made is None:
-        sys.exit("its graph holds more than can be sent")
+        raise NotLowered("its graph holds more than can be sent")
+    return made
+
+
+def main(folder: Path, parent: int) -> None:
+    """The child: lower the program in the folder."""
+    begin(folder, parent, LOWERING)
+    request = (folder / "program").read_bytes()
+    bound(pickle.loads(request)[0])
+    try:
+        made = lower_request(request)
+    except NotLowered as failure:
+        sys.exit(str(failure))
     (folder / "graph").write_bytes(made)
 
 

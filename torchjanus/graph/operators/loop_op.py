@@ -21,7 +21,7 @@ __all__ = [
     "BACKWARD", "FORWARD", "FORWARD_RANDOM", "TAGS", "UNTIL", "UNTIL_BACKWARD", "UNTIL_RANDOM", "LoopInputs",
     "LoopRunner", "Size", "Tangents", "TensorSignature", "TerminatedLoopRunner", "are_own", "at_places", "claim_keys",
     "compiled_key", "define", "is_loop", "is_until", "keys_in", "known_runner", "new_key", "own_keys", "register",
-    "reserve_keys", "runner_for", "runners_of", "shapes_of", "signature_text",
+    "reserve_keys", "runner_for", "runners_of", "shapes_of", "signature_text", "unused_keys",
 ]  # fmt: skip
 
 
@@ -136,6 +136,7 @@ class TensorSignature:
 
 _next = 0  # only increases
 _RESERVED = 8192  # for the loops of one program: twice the greatest number
+_UNUSED = 1 << 48  # far more than a process ever assigns
 _KEYED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
@@ -173,6 +174,18 @@ def own_keys(first: int | None = None) -> Iterator[int]:
     _next = max(_next, first)
     yield first
     _next = max(_next, first + _RESERVED)
+
+
+@contextmanager
+def unused_keys() -> Iterator[int]:
+    """A context in which loops get keys that no other loop has, in any process; yields the first. Afterwards keys are
+    assigned as if there had been no loops; so nothing may keep these."""
+    global _next
+    before = _next
+    try:
+        yield _UNUSED
+    finally:
+        _next = before
 
 
 def keys_in(graph: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, int]]:

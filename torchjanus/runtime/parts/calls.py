@@ -332,7 +332,9 @@ class Calls:
             return self._run_imperatively(args, kwargs)
         self.policy.watching()
         self.budget.learns("watch")
-        if self.counts.watched == 2:
+        if self.counts.watched == 1 and not self.budget.is_bounded:
+            make_ready(self.learning.routes.executor, self.budget, graphs=False)
+        elif self.counts.watched == 2:
             with uncollected(kept=True):
                 make_ready(self.learning.routes.executor, self.budget, graphs=True)
         try:
