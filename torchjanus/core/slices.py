@@ -15,7 +15,7 @@ from typing import Any
 
 __all__ = ["in_slices"]
 
-_WORK = 0.001  # seconds without a rest
+_WORK = 0.004  # seconds without a rest: the program waits so long for the lock, at most once in three times that
 _REST = 0.002
 
 
