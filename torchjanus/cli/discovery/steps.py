@@ -13,7 +13,7 @@ from torchjanus import runtime
 from torchjanus.cli.discovery.candidates import Candidate
 from torchjanus.cli.discovery.loops import Nest
 from torchjanus.core.lazy import deferred
-from torchjanus.runtime.runs.horizon import LOSS, Horizon, beginning, gains
+from torchjanus.runtime.runs.horizon import Horizon, allowed, beginning, gains
 from torchjanus.runtime.runs.registry import executor_in_use
 
 __all__ = ["EVALUATION", "Step"]
@@ -126,7 +126,8 @@ class Step:
             return False
         price = self._known.price or beginning(each)
         coming = (calls - self._calls) * each
-        return price <= LOSS * (self._seconds + coming) or gains(self._known.share, coming, price)
+        share = self._known.share
+        return price <= allowed(share) * (self._seconds + coming) or gains(share, coming, price)
 
     def _speculate(self, begun: float) -> runtime.Speculated[..., Any]:
         """Return the speculated function, which makes the calls from now on."""
@@ -154,7 +155,7 @@ class Step:
         if self._each < LEAST:
             return f"{said}: calls that short gain nothing by graphs (--after 0 makes them all the same)"
         price = self._known.price or beginning(self._each)
-        return f"{said}; graphs pay from {price / LOSS:.0f} s on (--after 0 makes them all the same)"
+        return f"{said}; graphs pay from {price / allowed(self._known.share):.0f} s on (--after 0 makes them all the same)"
 
     def remember(self) -> None:
         """Keep for later runs what this one, which is over, has seen of it."""

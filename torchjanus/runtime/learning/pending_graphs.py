@@ -44,6 +44,11 @@ class PendingGraphs:
         """Whether another process is still making a graph."""
         return self.waits and not self.remote.over
 
+    @property
+    def is_made(self) -> bool:
+        """Whether another process has made a graph that was asked for."""
+        return self.waits and not self._deferred and self.remote.over
+
     def __str__(self) -> str:
         """Return what is being made in another process; "" if nothing is."""
         if not self.waits:

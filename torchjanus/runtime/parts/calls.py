@@ -245,8 +245,11 @@ class Calls:
         return self._run_imperatively(args, kwargs, journal)
 
     def _take_up(self) -> None:
-        """Put a graph that another process has made to use, if the current call permits that."""
-        if not self.pending_graphs.remote.over or self._is_within() or not self.policy.may_make() or hindrance():
+        """Put a graph that another process has made to use, if the current call permits that. Its price is paid: only
+        the time that this takes is looked at."""
+        if not self.pending_graphs.remote.over or self._is_within() or hindrance():
+            return
+        if not (self.pending_graphs.is_made or self.policy.may_make()):
             return
         if MAKING.acquire(blocking=False):
             begun = self.budget.clock()

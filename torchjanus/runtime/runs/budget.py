@@ -121,6 +121,7 @@ class Budget:
         self._expected: Callable[[], float] | None = None  # see ``limit``
         self._sunk = 0.0  # seconds that were spent elsewhere: imports, and cores that other processes took
         self._saved = 0.0  # seconds that graphs have saved
+        self._counted_on = 0.0  # seconds that they are expected to save
 
     @property
     def is_of_part(self) -> bool:
@@ -213,6 +214,10 @@ class Budget:
         and what graphs save. ``spent``: seconds that are spent already."""
         self._expected, self._sunk = expected, spent
 
+    def count_on(self, saved: float) -> None:
+        """Allow half of what graphs are expected to save, in seconds, besides."""
+        self._counted_on = max(self._counted_on, saved)
+
     def sink(self, seconds: float) -> None:
         """Record what learning has cost outside of the calls."""
         self._sunk += seconds
@@ -228,7 +233,7 @@ class Budget:
         if self._account is not None:
             return self._account.needed_for(price)
         spent = self.overhead.seconds + max(self._first - self.eager, 0.0) + self._sunk
-        return (spent + price - self._saved) / LOSS
+        return (spent + price - self._saved - 0.5 * self._counted_on) / LOSS
 
     def affords(self, price: float) -> bool:
         """Whether there is enough for something of this price."""

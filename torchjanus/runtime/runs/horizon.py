@@ -11,10 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["LOSS", "Horizon", "beginning", "gains"]
+__all__ = ["LOSS", "SURE", "Horizon", "allowed", "beginning", "gains"]
 
-LOSS = 0.025  # of the time of all calls: what learning may cost before graphs have saved something
-SURE = 2.0  # times its price has to be gained by what an earlier run has measured, where it costs more than that
+# Of the time of all calls: what learning may cost before graphs have saved something. Short calls, most of whose time is
+# Python's and the dispatcher's, are served in half the time or less, and a script that has run for a while, or whose
+# loops say that it will, mostly goes on for long enough: a greater share than a user would want to lose is risked for
+# that. Less is, where an earlier run has measured that there is little to gain.
+LOSS, LITTLE_TO_GAIN = 0.08, 0.025
+SURE = 2.0  # times its price has to be gained, by what an earlier run has measured, or by the operations of a call
 FASTER = 0.9  # of eager's time: what counts as faster in an earlier run
 # Seconds until the first call has been watched: modules are imported, and the sources of libraries rewritten.
 BEGINNING = 0.7
@@ -38,6 +42,11 @@ class Horizon:
         if self.earlier > done:
             return self.earlier
         return max(done, self.by_loops(done) or 0.0)
+
+
+def allowed(share: float | None) -> float:
+    """Return which share of the time of all calls learning may cost. ``share``: see ``gains``."""
+    return LOSS if share is None or share <= FASTER else LITTLE_TO_GAIN
 
 
 def beginning(each: float) -> float:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.experience import Experience
-from torchjanus.runtime.runs.horizon import gains
+from torchjanus.runtime.runs.horizon import SURE, gains
 
 __all__ = ["Payback", "Prospect", "compiled"]
 
@@ -148,10 +148,21 @@ class Payback:
     def when(self, prospect: Prospect) -> str:
         """Return when the first graph is made, in words."""
         if self._budget.is_bounded:
-            return f"once the calls are expected to take {self._budget.needed_for(prospect.price):.0f} s in all"
+            return f"once the calls to come are expected to take {self._needed_for(prospect):.0f} s"
         return f"after {prospect.after / self._budget.eager:,.0f} calls, when it is worth its price"
 
+    def _needed_for(self, prospect: Prospect) -> float:
+        """Return how many seconds the calls to come have to take in eager, so that a graph is made."""
+        return SURE * prospect.after
+
     def _is_affordable(self, prospect: Prospect) -> bool:
-        coming = self._budget.coming
-        share = 1.0 - prospect.saving if prospect.measured else None
-        return self._budget.affords(prospect.price) or gains(share, coming, prospect.price)
+        budget, price = self._budget, prospect.price
+        if prospect.measured:
+            return budget.affords(price) or gains(1.0 - prospect.saving, budget.coming, price)
+        # What one call has cost to watch is spent: what counts is what is to come. A program whose end is unknown is
+        # expected to run for as long again.
+        saved = prospect.saving * max(budget.coming, budget.seconds_in_eager)
+        if saved < SURE * price:
+            return False
+        budget.count_on(saved)
+        return True
