@@ -57,6 +57,17 @@ def test_what_another_process_would_see_differently_is_not_forked(
     assert server.fork("some.other.module", str(tmp_path), {}) is None
 
 
+def test_a_folder_that_inductor_has_set_itself_is_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Inductor sets it when it is imported: with a fork for each lowering refused, each would import everything."""
+    server.start()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    os.mkfifo(tmp_path / "program")  # it waits for ever when it reads that
+    child = server.fork(server.PRELOADED[0], str(tmp_path), {})
+    assert child is not None
+    child.kill()
+    assert child.wait(LONG) == -signal.SIGKILL
+
+
 def test_a_child_can_be_killed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "program")  # it waits for ever when it reads that
     child = server.fork(server.PRELOADED[0], str(tmp_path), {})
@@ -127,7 +138,7 @@ STOPPED = """
 import os, sys, time
 from torchjanus.execute.compiled import server
 
-server.start(forks=True, compiles=False)
+server.start(forks=True, lowers=False, compiles=False)
 assert server.importing() is None
 server.start()
 importing = server.importing()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.experience import Experience
-from torchjanus.runtime.runs.horizon import LOSS, Horizon, beginning, gains
-from torchjanus.runtime.runs.payback import LEARNED, Payback
+from torchjanus.runtime.runs.horizon import LOSS, Horizon, beginning, gains, pays_from
+from torchjanus.runtime.runs.payback import BESIDE, LEARNED, LOWERED, MOST, Payback
 
 OPERATIONS = 1000
 
@@ -21,8 +23,14 @@ def test_an_earlier_run_is_believed_until_it_is_passed_then_the_loops() -> None:
 def test_a_measured_gain_is_certain_only_where_it_is_clear() -> None:
     assert gains(0.5, 10.0, 2.0)
     assert not gains(0.5, 10.0, 3.0)
-    assert not gains(0.95, 1000.0, 1.0)
-    assert not gains(None, 1000.0, 0.1)
+    assert gains(0.95, 200.0, 1.0)
+    assert not gains(0.95, 100.0, 1.0)
+    assert not gains(1.0, 1e9, 0.1)
+
+
+def test_without_a_measure_a_share_of_all_calls_may_be_lost() -> None:
+    assert pays_from(None, 2.0) == 2.0 / LOSS
+    assert pays_from(1.1, 2.0) == math.inf
 
 
 def test_watching_long_calls_costs_more() -> None:
@@ -69,15 +77,23 @@ def test_nothing_is_bounded_where_the_user_has_marked_the_step() -> None:
     assert not budget.is_bounded and budget.affords(1e9)
 
 
-def test_the_first_graph_waits_until_the_calls_pay_for_it_or_an_earlier_run_says_that_it_gains() -> None:
-    price = OPERATIONS * LEARNED
+def test_the_first_graph_waits_until_the_calls_to_come_pay_for_it() -> None:
+    price = OPERATIONS * (LEARNED + LOWERED * BESIDE)
     for expected, earlier, due in (
-        (price / LOSS - 1.0, None, False),
-        (2.0 * price / LOSS * 4, None, True),
-        (price / LOSS - 1.0, Experience("key", made=True, share=0.3), True),
-        (price / LOSS - 1.0, Experience("key", made=True, share=0.95), False),
+        (pays_from(1.0 - MOST, price) - 1.0, None, False),
+        (pays_from(1.0 - MOST, price) + 1.0, None, True),
+        (pays_from(0.3, OPERATIONS * LEARNED) - 1.0, Experience("key", made=True, share=0.3), False),
+        (pays_from(0.3, OPERATIONS * LEARNED) + 1.0, Experience("key", made=True, share=0.3), True),
+        (pays_from(0.3, OPERATIONS * LEARNED) + 1.0, Experience("key", made=True, share=0.95), False),
     ):
         looked = Payback(bounded(expected), lambda: False, lambda earlier=earlier: earlier)  # type: ignore[misc]
         looked.watched(OPERATIONS)
         assert looked.decides
         assert looked.is_due is due, (expected, earlier)
+
+
+def test_half_of_what_graphs_are_expected_to_save_may_be_spent() -> None:
+    budget = bounded(10.0)
+    assert not budget.affords(LOSS * 10.0 + 1.0)
+    budget.count_on(2.1)
+    assert budget.affords(LOSS * 10.0 + 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
@@ -13,7 +14,7 @@ from torchjanus import runtime
 from torchjanus.cli.discovery.candidates import Candidate
 from torchjanus.cli.discovery.loops import Nest
 from torchjanus.core.lazy import deferred
-from torchjanus.runtime.runs.horizon import Horizon, allowed, beginning, gains
+from torchjanus.runtime.runs.horizon import Horizon, beginning, gains, pays_from
 from torchjanus.runtime.runs.registry import executor_in_use
 
 __all__ = ["EVALUATION", "Step"]
@@ -127,7 +128,9 @@ class Step:
         price = self._known.price or beginning(each)
         coming = (calls - self._calls) * each
         share = self._known.share
-        return price <= allowed(share) * (self._seconds + coming) or gains(share, coming, price)
+        if share is not None:
+            return gains(share, coming, price)
+        return self._seconds + coming >= pays_from(None, price)
 
     def _speculate(self, begun: float) -> runtime.Speculated[..., Any]:
         """Return the speculated function, which makes the calls from now on."""
@@ -155,7 +158,10 @@ class Step:
         if self._each < LEAST:
             return f"{said}: calls that short gain nothing by graphs (--after 0 makes them all the same)"
         price = self._known.price or beginning(self._each)
-        return f"{said}; graphs pay from {price / allowed(self._known.share):.0f} s on (--after 0 makes them all the same)"
+        after = pays_from(self._known.share, price)
+        if after == math.inf:
+            return f"{said}; an earlier run was no faster by graphs (--after 0 makes them all the same)"
+        return f"{said}; graphs pay from {after:.0f} s on (--after 0 makes them all the same)"
 
     def remember(self) -> None:
         """Keep for later runs what this one, which is over, has seen of it."""

@@ -130,8 +130,9 @@ def _set(settings: dict[str, Any]) -> None:
 
 
 def lower_request(request: bytes) -> bytes:
-    """Return the graph of the program in ``request`` (see ``Lowering.request``), packed for unpack_made; or, pickled, why
-    there is none. Raises NotLowered where this process would lower it under other settings, or cannot send its graph."""
+    """Return the graph of the program in ``request`` (see ``Lowering.request``), packed for unpack_made; or, pickled,
+    why there is none. Raises NotLowered where this process would lower it under other settings, or cannot send the
+    graph."""
     _, settings, keys, text, packed = pickle.loads(request)
     _set(settings)
     program = unpack_program(packed)

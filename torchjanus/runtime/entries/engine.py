@@ -73,8 +73,8 @@ def default_executor(name: str | None = None) -> str:
 
 
 def make_ready(executor: str, budget: Budget, *, graphs: bool) -> None:
-    """Let the server of children import what they need. ``graphs``: a graph is made of this call; import what reading it
-    takes, which is a second, in this call: it is slow anyway. With a thread on each core the server waits for that,
+    """Let the server of children import what they need. ``graphs``: a graph is made of this call; import what reading
+    it takes, which is a second, in this call: it is slow anyway. With a thread on each core the server waits for that,
     too: it takes time of the program's. What compilers need waits where compiling is too dear for the program."""
     if executor in ("auto", "inductor"):
         if graphs or not DUTY.is_full():

@@ -3,23 +3,25 @@
 A script that ends soon gains nothing from graphs, and what was learnt of it has made it slower. So learning a step that
 nobody has marked may take a small share of the time that its calls take in all. What is known of that time: the lengths
 of the loops around the step, how many calls an earlier run made, and, if there is nothing better, the time that they
-have taken so far. This module imports nothing, since most scripts are over before they need more.
+have taken so far. This module imports next to nothing: most scripts are over before they need more.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["LOSS", "SURE", "Horizon", "allowed", "beginning", "gains"]
+__all__ = ["LOSS", "Horizon", "beginning", "gains", "pays_from"]
 
-# Of the time of all calls: what learning may cost before graphs have saved something. Short calls, most of whose time is
-# Python's and the dispatcher's, are served in half the time or less, and a script that has run for a while, or whose
-# loops say that it will, mostly goes on for long enough: a greater share than a user would want to lose is risked for
-# that. Less is, where an earlier run has measured that there is little to gain.
-LOSS, LITTLE_TO_GAIN = 0.08, 0.025
+# Of the time of all calls: what learning may cost before it is known what graphs save. Short calls, most of whose time
+# is Python's and the dispatcher's, are served in half the time or less, and a script that has run for a while, or
+# whose loops say that it will, mostly goes on for long enough.
+LOSS = 0.08
 SURE = 2.0  # times its price has to be gained, by what an earlier run has measured, or by the operations of a call
-FASTER = 0.9  # of eager's time: what counts as faster in an earlier run
+# Where graphs took more than this share of eager's time in an earlier run, so many times that: the share was measured
+# on a machine that did other things, too.
+FASTER, UNSURE = 0.9, 4.0
 # Seconds until the first call has been watched: modules are imported, and the sources of libraries rewritten.
 BEGINNING = 0.7
 WATCHED = 10.0  # calls in eager that watched calls take besides
@@ -44,18 +46,23 @@ class Horizon:
         return max(done, self.by_loops(done) or 0.0)
 
 
-def allowed(share: float | None) -> float:
-    """Return which share of the time of all calls learning may cost. ``share``: see ``gains``."""
-    return LOSS if share is None or share <= FASTER else LITTLE_TO_GAIN
-
-
 def beginning(each: float) -> float:
     """Return what learning is expected to cost until there is a graph, in seconds. ``each``: seconds of a call in
     eager."""
     return BEGINNING + WATCHED * each + LEARNED * min(each / SHORTEST, MOST)
 
 
-def gains(share: float | None, seconds: float, price: float) -> bool:
-    """Whether graphs are certain to gain more than their ``price``. ``share``: the time of a call by graphs as a share
-    of that in eager, as an earlier run has measured it; ``seconds``: what the calls to come take in eager."""
-    return share is not None and share <= FASTER and (1.0 - share) * seconds >= SURE * price
+def gains(share: float, seconds: float, price: float) -> bool:
+    """Whether graphs are expected to gain clearly more than their ``price``. ``share``: the time of a call by graphs as
+    a share of that in eager; ``seconds``: what the calls to come take in eager."""
+    return seconds >= pays_from(share, price)
+
+
+def pays_from(share: float | None, price: float) -> float:
+    """Return how many seconds calls have to take in eager, so that graphs are worth their ``price``: the calls to come,
+    or all calls if the ``share`` is unknown. Infinite where graphs are no faster."""
+    if share is None:
+        return price / LOSS
+    if share >= 1.0:
+        return math.inf
+    return (SURE if share <= FASTER else UNSURE * SURE) * price / (1.0 - share)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.experience import Experience
-from torchjanus.runtime.runs.horizon import SURE, gains
+from torchjanus.runtime.runs.horizon import gains, pays_from
 
 __all__ = ["Payback", "Prospect", "compiled"]
 
@@ -109,8 +109,8 @@ class Payback:
             return None
         made, share = (False, None) if self.earlier is None else (self.earlier.made, self.earlier.share)
         each = LEARNED if made else LEARNED + LOWERED * (1.0 if self._is_full() else BESIDE)
-        saving = SAVED * operations / eager if share is None else 1.0 - share
-        return Prospect(each * operations, min(max(saving, LEAST), MOST), share is not None)
+        saving = min(SAVED * operations / eager, MOST) if share is None else 1.0 - share
+        return Prospect(each * operations, max(saving, LEAST), share is not None)
 
     @property
     def _limits(self) -> bool:
@@ -148,21 +148,16 @@ class Payback:
     def when(self, prospect: Prospect) -> str:
         """Return when the first graph is made, in words."""
         if self._budget.is_bounded:
-            return f"once the calls to come are expected to take {self._needed_for(prospect):.0f} s"
+            after = pays_from(1.0 - prospect.saving, prospect.price)
+            return f"once the calls to come are expected to take {after:.0f} s"
         return f"after {prospect.after / self._budget.eager:,.0f} calls, when it is worth its price"
 
-    def _needed_for(self, prospect: Prospect) -> float:
-        """Return how many seconds the calls to come have to take in eager, so that a graph is made."""
-        return SURE * prospect.after
-
     def _is_affordable(self, prospect: Prospect) -> bool:
-        budget, price = self._budget, prospect.price
-        if prospect.measured:
-            return budget.affords(price) or gains(1.0 - prospect.saving, budget.coming, price)
         # What one call has cost to watch is spent: what counts is what is to come. A program whose end is unknown is
-        # expected to run for as long again.
-        saved = prospect.saving * max(budget.coming, budget.seconds_in_eager)
-        if saved < SURE * price:
+        # expected to run for as long again, if nothing was measured.
+        budget = self._budget
+        coming = budget.coming if prospect.measured else max(budget.coming, budget.seconds_in_eager)
+        if not gains(1.0 - prospect.saving, coming, prospect.price):
             return False
-        budget.count_on(saved)
+        budget.count_on(prospect.saving * coming)
         return True
