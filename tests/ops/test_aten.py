@@ -15,7 +15,15 @@ from benchmarks.robustness.torch_databases.loading import operators
 from tests.operator_library import aten_operators
 from torchjanus.graph.operators.fused_updates import FUSED_UPDATES
 from torchjanus.ops import aten
-from torchjanus.ops.aten import DATA_ARGUMENTS, INDEXED, SAMPLERS, Operator, in_place_form, operator_of
+from torchjanus.ops.aten import (
+    DATA_ARGUMENTS,
+    INDEXED,
+    SAMPLERS,
+    Operator,
+    in_place_form,
+    operator_of,
+    out_of_place_form,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what samples warn of is torch's affair
 
@@ -114,6 +122,20 @@ def test_samplers_draw_and_their_in_place_forms_write() -> None:
     for functional, in_place in SAMPLERS.items():
         assert operator_of(functional).draws and operator_of(in_place).draws, functional
         assert not operator_of(functional).writes and operator_of(in_place).writes == ("self",), functional
+
+
+def test_other_forms_take_arguments_of_the_same_types() -> None:
+    ops = torch.ops.aten
+    assert (
+        out_of_place_form(ops.pow_.Scalar) is ops.pow.Tensor_Scalar
+    )  # pow.Scalar is a number to the power of a tensor
+    assert out_of_place_form(ops.pow_.Tensor) is ops.pow.Tensor_Tensor
+    assert in_place_form(ops.pow.Scalar) is None
+    for one in aten_operators():
+        for form in (in_place_form(one), out_of_place_form(one)):
+            if form is not None:
+                types = [{part.name: str(part.type) for part in op._schema.arguments} for op in (one, form)]
+                assert types[0] == types[1], (one, form)
 
 
 def test_an_operator_writes_draws_and_shares_what_the_table_says(calls: dict[Any, list[Call]]) -> None:

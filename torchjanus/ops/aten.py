@@ -265,14 +265,21 @@ def out_of_place_form(target: Any) -> Any:
 
 
 def _other_form(target: Any, name: str) -> Any:
-    """Return the operator of that name with the same overload and arguments."""
+    """Return the operator of that name with arguments of the same names and types, of the same overload if it has them:
+    ``pow_.Scalar(Tensor, Scalar)`` has another form than ``pow.Scalar(Scalar, Tensor)``."""
     namespace = getattr(torch.ops, target.namespace)
     packet, overload = getattr(namespace, name.rpartition("::")[2], None), target._overloadname
-    if packet is None or keyword.iskeyword(overload) or overload not in packet.overloads():
+    if packet is None or keyword.iskeyword(overload):
         return None
-    found = getattr(packet, overload)
-    names, others = ({one.name for one in form._schema.arguments} for form in (target, found))
-    return found if names == others else None
+    wanted, overloads = _types(target), packet.overloads()
+    if overload in overloads and _types(found := getattr(packet, overload)) == wanted:
+        return found
+    alike = [one for one in overloads if _types(getattr(packet, one)) == wanted]
+    return getattr(packet, alike[0]) if len(alike) == 1 else None
+
+
+def _types(target: Any) -> dict[str, str]:
+    return {one.name: str(one.type) for one in target._schema.arguments}
 
 
 def _first(target: Any) -> str:

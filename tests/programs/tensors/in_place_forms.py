@@ -37,3 +37,16 @@ def functions_that_are_not_made_functional_by_torch() -> Program:
         return y.detach(), x
 
     return Program(step, calls=[(torch.full((2, 3), 1.5 + k),) for k in range(CALLS)], state=weight)
+
+
+@program()
+def powers_with_another_overload_out_of_place() -> Program:
+    weight, power = torch.full((3,), 1.5), torch.tensor([1.0, 2.0, 0.5])
+
+    def step(x):  # type: ignore[no-untyped-def]
+        weight.pow_(0.9).add_(0.1)
+        x.pow_(power).float_power_(1.0) if x.dtype is torch.float64 else x.pow_(power)
+        return x.floor_divide_(weight.pow(-0.25)), x.mean(0, keepdim=True).transpose_(0, 1)
+
+    calls = [(torch.full((2, 3), 1.5 + k, dtype=(torch.float32, torch.float64)[k % 2]),) for k in range(2 * CALLS)]
+    return Program(step, calls=calls, state=weight)
