@@ -218,3 +218,58 @@ def descriptors_that_count():
         return x * one.read
 
     return Program(step, calls(), state=(Reader,))
+
+
+class Sizes:
+    """A number and a sequence of numbers, which counts what it is asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __index__(self):
+        self.asked.append("index")
+        return 1
+
+    def __len__(self):
+        self.asked.append("len")
+        return 2
+
+    def __getitem__(self, place):
+        self.asked.append(place)
+        return (0, 2)[place]
+
+
+@program(refused="takes a Sizes: its contents are not part of the graph")
+def subscripts_tensors():
+    sizes, weights = Sizes(), torch.arange(12.0).view(4, 3)
+
+    def step(x):
+        y = weights[sizes], weights[0, sizes], weights.__getitem__(sizes)
+        weights[sizes] = x[0]
+        weights[3, sizes] = x[1]
+        return y
+
+    return Program(step, calls(), state=(sizes, weights))
+
+
+@program(refused="takes a Sizes: its contents are not part of the graph")
+def is_an_argument_of_functions_of_torch():
+    sizes = Sizes()
+
+    def step(x):
+        return torch.zeros(sizes), x.select(0, sizes), x.reshape(sizes, 4), torch.ones(2, sizes), x.topk(sizes)
+
+    return Program(step, calls(), state=sizes)
+
+
+@program(refused="raises RuntimeError")
+def is_an_argument_of_a_function_that_raises():
+    sizes = Sizes()
+
+    def step(x):
+        try:
+            return x.sum(sizes)
+        except RuntimeError:
+            return x * 2
+
+    return Program(step, calls(), state=sizes)

@@ -89,7 +89,8 @@ class NativeCalls(NativeFunctions):
             if self.holds_arrays(args[:1]):
                 return self.extern(fn, args, kwargs)
             args = (*self.as_tensors(args[:1]), *args[1:])
-        return self.framework.lines.call(self.out, self.recording.place, fn, args, kwargs)
+        made = self.framework.unparsed(fn, args, kwargs)
+        return self.framework.lines.call(self.out, self.recording.place, made, args, kwargs)
 
     def _autograd_function(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``apply`` of an ``autograd.Function``."""

@@ -103,7 +103,7 @@ class NativeMethods(ContainerMethods):
     def _tensor_method(self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = self.opened(args, kwargs)
         seen = self.framework.seen
-        result = self.out(fn, *args, **kwargs)
+        result = self.out(self.framework.unparsed(fn, args, kwargs), *args, **kwargs)
         if result is NotImplemented:  # Python tries the other operand
             return result
         if self.framework.seen == seen and name not in METADATA:

@@ -14,6 +14,7 @@ from torchjanus.core.kinds import getattr, isinstance
 from torchjanus.semantics.known.framework_calls import call_name
 from torchjanus.semantics.protocols.falling_back import failed
 from torchjanus.semantics.torch.framework import FrameworkRecorder
+from torchjanus.semantics.torch.pausing import is_asked_by_parser
 from torchjanus.trace.values import Traced, plain
 
 __all__ = ["ErrorRecorder"]
@@ -70,6 +71,8 @@ class ErrorRecorder(FrameworkRecorder):
                 self.recording.pin(leaf, f"{name} raised")
         if any(map(is_lazy, tensors)) or any(self.ref(tensor, name) is None for tensor in tensors):
             return False
+        if any(is_asked_by_parser(type(leaf)) for leaf in leaves):
+            return False  # what the program's own object answered may have decided, and it must not be asked again
         for tensor in tensors:
             self.sizes.pin(tensor, f"{name} raised")
         if name in _ONE_ELEMENT and len(tensors) == 1:

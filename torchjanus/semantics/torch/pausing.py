@@ -6,16 +6,29 @@ Knows nothing of what is recorded.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import functools
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.overrides import TorchFunctionMode, _pop_mode, _pop_mode_temporarily, _push_mode
 from torch.utils import _pytree as pytree
 
-from torchjanus.core.kinds import isinstance
+from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 
-__all__ = ["PausableMode"]
+__all__ = ["PausableMode", "is_asked_by_parser"]
+
+# What torch's argument parser asks objects for to see whether they are numbers or sequences of numbers.
+_ASKED = ("__index__", "__int__", "__float__", "__complex__", "__len__", "__getitem__")
+_SUBSCRIPTS = ("__getitem__", "__setitem__")
+_PARSED = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+)
+_NATIVE = (torch.Tensor, torch.nn.Parameter, int, float, bool, complex, str, list, tuple, dict, type(None), slice)
 
 
 class PausableMode(TorchFunctionMode):
@@ -78,6 +91,37 @@ class PausableMode(TorchFunctionMode):
             for mode in reversed(found):
                 _push_mode(mode)
 
+    def unparsed(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
+        """Return what to call with these arguments in the place of ``fn``, which torch implements in C++.
+
+        Torch parses the arguments before it shows a mode the call, and anew when the mode makes the call. If that asks
+        an object of the program's own for a number or a length, this mode is called directly, so that it is asked once.
+        """
+        depth = torch._C._len_torch_function_stack()
+        if not depth or torch._C._get_function_stack_at(depth - 1) is not self:
+            return fn
+        if not isinstance(fn, _PARSED) or not torch._C._is_torch_function_enabled():
+            return fn
+        if (
+            fn.__name__.startswith("__") and fn.__name__ not in _SUBSCRIPTS
+        ):  # an operator that may leave it to the object
+            return fn
+        given = [*map(_parts, args), *map(_parts, kwargs.values())]
+        if not any(is_asked_by_parser(type(part)) for parts in given for part in parts):
+            return fn
+        if any(_has_own_mode(type(part)) for parts in given for part in parts):
+            return fn
+        owner = getattr(fn, "__self__", None)
+        if not isinstance(owner, torch.Tensor):
+            return functools.partial(self._called, fn)
+        if _has_own_mode(type(owner)):
+            return fn
+        return functools.partial(self._called, getattr(torch.Tensor, fn.__name__), owner)
+
+    def _called(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        with _pop_mode_temporarily():
+            return self.__torch_function__(fn, (), args, kwargs)
+
     @contextlib.contextmanager
     def showing(self, parts: Any) -> Iterator[None]:
         """While these parts are shown, their texts have been recorded by the caller."""
@@ -92,3 +136,22 @@ class PausableMode(TorchFunctionMode):
 def _ids(tree: Any) -> set[int]:
     """Return the ids of the tensors in a tree."""
     return {id(leaf) for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)}
+
+
+def _parts(value: Any) -> list[Any]:
+    """Return an argument, or the elements of a list, tuple or slice."""
+    if is_one_of(type(value), (list, tuple)):
+        return list(value)
+    return [value.start, value.stop, value.step] if type(value) is slice else [value]
+
+
+def is_asked_by_parser(kind: type) -> bool:
+    """Whether the class has code of the program's own that torch's argument parser may run."""
+    if is_one_of(kind, _NATIVE):
+        return False
+    return any(isinstance(getattr(kind, name, None), types.FunctionType) for name in _ASKED)
+
+
+def _has_own_mode(kind: type) -> bool:
+    """Whether the class may see calls itself."""
+    return not is_one_of(kind, _NATIVE) and hasattr(kind, "__torch_function__")

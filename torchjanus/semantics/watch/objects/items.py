@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import operator
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ class Items(Part):
         self.at(at)
         recording = self.recording
         if isinstance(obj, torch.Tensor):
-            return obj[self._positions(key)]
+            return self._of_tensor(operator.getitem, obj, self._positions(key))
         obj = self.natives.live(obj)
         access_path = recording.owner(obj)
         if self.natives.classes.is_shown(obj):
@@ -97,6 +98,12 @@ class Items(Part):
             return self.natives.element(obj, index)
         self.state.refuse_container(obj, "subscript")
         return obj[key]
+
+    def _of_tensor(self, fn: Callable[..., Any], tensor: torch.Tensor, *args: Any) -> Any:
+        """Return ``fn(tensor, *args)``, where ``fn`` is ``operator.getitem`` or ``operator.setitem``."""
+        method = torch.Tensor.__getitem__ if fn is operator.getitem else torch.Tensor.__setitem__
+        made = self.state.framework.unparsed(method, (tensor, *args), {})
+        return (fn if made is method else made)(tensor, *args)
 
     def _positions(self, key: Any) -> Any:
         """Return the subscript of a tensor with the elements of old lists and tuples read and traced. Reads of new
@@ -152,7 +159,7 @@ class Items(Part):
         self.at(at)
         recording = self.recording
         if isinstance(obj, torch.Tensor):
-            obj[self._positions(key)] = value
+            self._of_tensor(operator.setitem, obj, self._positions(key), value)
             return
         access_path = recording.owner(obj)
         if access_path is None:
