@@ -119,8 +119,9 @@ class PausableMode(TorchFunctionMode):
         return functools.partial(self._called, getattr(torch.Tensor, fn.__name__), owner)
 
     def _called(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        answer: Any = self.__torch_function__
         with _pop_mode_temporarily():
-            return self.__torch_function__(fn, (), args, kwargs)
+            return answer(fn, (), args, kwargs)
 
     @contextlib.contextmanager
     def showing(self, parts: Any) -> Iterator[None]:
