@@ -56,6 +56,7 @@ PACKAGES: dict[str, list[set[str]]] = {
     "semantics": [
         {"known"},
         {"protocols"},
+        {"staged.unknown"},
         {"staged"},
         {"record"},
         {"containers"},

@@ -22,7 +22,8 @@ from torchjanus.core.errors import SourceUnavailable
 from torchjanus.rewrite.build import CONSTRUCTS, Bind, Template, bound_code, code_of, is_rewritten, with_code
 from torchjanus.rewrite.constructs import blocks, calls, functions
 from torchjanus.rewrite.constructs.targets import target
-from torchjanus.rewrite.lifted_expressions import LIFTED, assert_, boolean, compare, conditional, list_of, tested
+from torchjanus.rewrite.lifted_expressions import LIFTED, assert_, boolean, compare, conditional, list_of, named, tested
+from torchjanus.rewrite.lifted_match import is_plain_match, match_parts
 from torchjanus.rewrite.liveness import bound, parameters_of, within
 from torchjanus.rewrite.source import compile_alone, find
 from torchjanus.rewrite.syntax.scopes import Function, Reach, analyse
@@ -76,23 +77,24 @@ class _Lifting(Walk):
     depth = 0
     lifts = True
     in_loop = False
+    deferred = False  # whether what is walked becomes the body of a lambda that is made here
     receiver: str | None = None
 
     @contextmanager
     def within_function(self, node: Function) -> Iterator[None]:
         """Walk the body of one of the program's functions."""
-        before = self.depth, self.lifts, self.in_loop, self.receiver
+        before = self.depth, self.lifts, self.in_loop, self.receiver, self.deferred
         body = node.body if isinstance(node.body, list) else [node.body]
         suspended = isinstance(node, ast.AsyncFunctionDef) or any(
             isinstance(part, ast.Yield | ast.YieldFrom | ast.Await) for part in within(body)
         )
         named = [*node.args.posonlyargs, *node.args.args]
-        self.depth, self.lifts, self.in_loop = 0, not suspended, False
+        self.depth, self.lifts, self.in_loop, self.deferred = 0, not suspended, False, False
         self.receiver = named[0].arg if named else None
         try:
             yield
         finally:
-            self.depth, self.lifts, self.in_loop, self.receiver = before
+            self.depth, self.lifts, self.in_loop, self.receiver, self.deferred = before
 
     def declare(self, made: Function, node: Function) -> None:
         """Let the function's own variables be variables of the function, not of the parts that set them."""
@@ -142,7 +144,7 @@ class _Lifting(Walk):
     def leaving(self, statement: ast.stmt, rest: list[ast.stmt]) -> list[ast.stmt]:
         """Rewrite a statement that may leave the block, with the rest of the block as a function."""
         where = location_of(statement)
-        if isinstance(statement, _BLOCKS):
+        if isinstance(statement, _BLOCKS) and not (isinstance(statement, ast.Match) and is_plain_match(statement)):
             made: list[ast.stmt] = [self.part("part", [statement], plain=True)]
             call = self.ask("part", statement, self.named("part", where), kind=type(statement).__name__.lower())
         else:
@@ -155,9 +157,10 @@ class _Lifting(Walk):
 
     def part(
         self, name: str, body: list[ast.stmt], *, plain: bool = False, loop: bool | None = None,
-        head: list[ast.stmt] | None = None, parameter: str | None = None, extra: ast.For | None = None,
-    ) -> ast.stmt:  # fmt: skip
-        """Return the definition of a function of these statements. ``plain``: they are rewritten one by one."""
+        head: list[ast.stmt] | None = None, parameter: str | None = None, extra: ast.stmt | None = None,
+    ) -> ast.FunctionDef:  # fmt: skip
+        """Return the definition of a function of these statements. ``plain``: they are rewritten one by one; ``head``:
+        statements that come before them, which are rewritten already; ``extra``: sets what these set."""
         where = location_of(body[0])
         before = self.depth, self.in_loop
         self.depth += 1
@@ -165,12 +168,13 @@ class _Lifting(Walk):
             self.in_loop = loop
         inside = Walk.visit_all(self, body) if plain else self.block(body)
         self.depth, self.in_loop = before
-        declared = self.declarations([*body, *([] if extra is None else [_targets(extra)])], where)
+        declared = self.declarations([*body, *([] if extra is None else [extra])], where)
         arguments = [] if parameter is None else [place(ast.arg(parameter, None, None), where)]
         signature = ast.arguments([], arguments, None, [], [], None, [])
         made = ast.FunctionDef(LIFTED + name, signature, [*declared, *(head or []), *inside], [], None, None)
         made.type_params = []  # type: ignore[attr-defined]
-        return place(made, where)
+        placed: ast.FunctionDef = place(made, where)
+        return placed
 
     def declarations(self, body: list[ast.stmt], where: Location) -> list[ast.stmt]:
         names = bound(body)
@@ -215,6 +219,7 @@ def _targets(node: ast.For) -> ast.stmt:
 def _construct(walk: _Lifting, node: ast.stmt) -> tuple[list[ast.stmt], ast.Call]:
     """Return the definitions of a statement's parts, and the call of the hook."""
     where = location_of(node)
+    made: list[ast.stmt] = []
     match node:
         case ast.If():
             test = tested(walk, node.test)
@@ -222,10 +227,14 @@ def _construct(walk: _Lifting, node: ast.stmt) -> tuple[list[ast.stmt], ast.Call
             names = walk.names_of([*node.body, *node.orelse], where)
             arms = [walk.named("then", where), walk.named("else", where)]
             return made, walk.ask("switch", node, names, test, *arms, kind="if")
+        case ast.While(orelse=[]) if any(isinstance(one, ast.NamedExpr) for one in ast.walk(node.test)):
+            # What the test sets, the body sets: only that is carried from one iteration to the next.
+            never = place(ast.UnaryOp(ast.Not(), node.test), location_of(node.test))
+            ends = place(ast.If(never, [place(ast.Break(), where)], []), location_of(node.test))
+            return _construct(walk, place(ast.While(constant(True, where), [ends, *node.body], []), where))
         case ast.While():
             returned = place(ast.Return(node.test), location_of(node.test))
             asked = walk.part("test", [place(ast.Pass(), where)])
-            assert isinstance(asked, ast.FunctionDef)
             asked.body = [*walk.declarations([returned], where), place(ast.Return(tested(walk, node.test)), where)]
             made = [asked, walk.part("body", node.body, loop=True)]
             given: list[ast.expr] = [walk.named("test", where), walk.named("body", where)]
@@ -237,9 +246,11 @@ def _construct(walk: _Lifting, node: ast.stmt) -> tuple[list[ast.stmt], ast.Call
                 item = walk.hook("unpack", where, constant(unpacking, where), item)
             head: list[ast.stmt] = [place(ast.Assign([new], item), where)]
             iterable = walk.visit(node.iter)
-            made = [walk.part("body", node.body, loop=True, head=head, parameter=LIFTED + "item", extra=node)]
+            made = [walk.part("body", node.body, loop=True, head=head, parameter=LIFTED + "item", extra=_targets(node))]
             given = [iterable, walk.named("body", where)]
             names, kind = walk.names_of([*node.body, _targets(node)], where), "for"
+        case ast.Match():
+            return match_parts(walk, node)
         case _:
             raise AssertionError(node)
     if node.orelse:
@@ -250,9 +261,10 @@ def _construct(walk: _Lifting, node: ast.stmt) -> tuple[list[ast.stmt], ast.Call
     return made, walk.ask("each" if kind == "for" else "loop", node, names, *given, kind=kind)
 
 
-def statement(walk: _Lifting, node: ast.If | ast.For | ast.While) -> Any:
+def statement(walk: _Lifting, node: ast.If | ast.For | ast.While | ast.Match) -> Any:
     """Rewrite a statement that does not leave the block."""
-    if not walk.lifts or walk.function_node is None:
+    is_native = isinstance(node, ast.Match) and not is_plain_match(node)
+    if not walk.lifts or walk.function_node is None or is_native:
         return CONSTRUCTS[type(node)](walk, node)
     made, call = _construct(walk, node)
     return [*made, place(ast.Expr(call), location_of(node))]
@@ -332,6 +344,7 @@ _TABLE: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.If: statement,
     ast.For: statement,
     ast.While: statement,
+    ast.Match: statement,
     ast.Return: return_,
     ast.Break: jump,
     ast.Continue: jump,
@@ -339,6 +352,7 @@ _TABLE: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Compare: compare,
     ast.IfExp: conditional,
     ast.Assert: assert_,
+    ast.NamedExpr: named,
     ast.ListComp: list_of,
     ast.FunctionDef: define,
     ast.AsyncFunctionDef: define,

@@ -22,7 +22,7 @@ from torchjanus.execute.backends.interpreter import interpreted, read_input
 from torchjanus.runtime.staged_pieces import PieceReport, Pieces
 from torchjanus.semantics.staged.marking import Stage, stage
 from torchjanus.semantics.staged.programs import Program, stage_program
-from torchjanus.semantics.staged.values import ListType, NumberType, ObjectType, Rep, TensorSpec
+from torchjanus.semantics.staged.unknown.values import ListType, NumberType, ObjectType, Rep, TensorSpec
 from torchjanus.tracegraph.graph import Graph
 from torchjanus.tracegraph.text.printing import print_graph
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import torchjanus
+from torchjanus.execute.backends.dynamo import executor_of
 
 
 def training(backend, steps=12):
@@ -148,3 +149,16 @@ def test_names_that_there_are_not():
         torchjanus.speculate(lambda x: x, backend="eager", executor="replay")
     with pytest.raises(torchjanus.Unsupported, match="neither"):
         torchjanus.speculate(lambda x: x, backend=3)
+
+
+def test_a_function_has_one_name():
+    def mine(graph, examples):
+        return graph.forward
+
+    first = mine
+
+    def mine(graph, examples):
+        return graph.forward
+
+    names = [executor_of(one) for one in (first, mine, first, mine)]
+    assert names[:2] == names[2:] and names[0] != names[1]

@@ -34,11 +34,13 @@ def executor_of(backend: str | Callable[..., Any]) -> str:
         return OTHER + backend
     if not callable(backend):
         raise Unsupported(f"backend={backend!r} is neither the name of a back end nor a function.")
+    for known, one in [*_given.items()]:
+        if one is backend:
+            return known
     name = OTHER + getattr(backend, "__qualname__", type(backend).__qualname__)
-    known = _given.setdefault(name, backend)
-    if known is not backend:
+    if name in _given:  # another function of this name
         name += f" {len(_given)}"
-        _given[name] = backend
+    _given[name] = backend
     return name
 
 

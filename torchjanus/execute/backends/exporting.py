@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchjanus.core.errors import Unsupported
 from torchjanus.core.kinds import isinstance
 from torchjanus.execute.backends.number_tensors import DTYPES, computed, element, given_to_torch, selected
-from torchjanus.semantics.staged.values import Unbound
+from torchjanus.semantics.staged.unknown.values import Unbound
 from torchjanus.tracegraph.graph import (
     Block,
     Const,

@@ -12,6 +12,7 @@ from typing import Any
 
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.bound import Bound
+from torchjanus.rewrite.hooks.matching import captures, matches
 from torchjanus.rewrite.hooks.semantics import CURRENT, NOTHING, Semantics
 from torchjanus.rewrite.lifting import lifted
 
@@ -21,6 +22,7 @@ __all__ = ["BREAK", "CONTINUE", "RETURN", "Exit", "LiftedBound", "LiftedSemantic
 CONTINUE, BREAK, RETURN = 1, 2, 4
 
 Part = Callable[..., Any]
+Cases = tuple[tuple[Any, Part | None, Part], ...]
 
 
 class Exit:
@@ -81,6 +83,21 @@ class LiftedSemantics(Semantics):
                 return left
         return self.after(at, self.after(at, None, orelse), rest)
 
+    def match(self, at: Site, subject: Any, cases: Cases, rest: Part | None) -> Any:
+        """A ``match`` statement. ``cases``: of each the pattern (see ``rewrite.lifted_match``), the guard or None, and
+        the body; the first of these two takes what the pattern binds."""
+        return self.after(at, self._case(at, subject, cases), rest)
+
+    def _case(self, at: Site, subject: Any, cases: Cases) -> Any:
+        for pattern, guard, body in cases:
+            if self.branch(at, matches(self, at, pattern, subject)):
+                found = captures(self, at, pattern, subject)
+                if guard is None:
+                    return body(found)
+                if self.branch(at, guard(found)):
+                    return body()
+        return None
+
     def after(self, at: Site, left: Any, rest: Part | None) -> Any:
         """What follows a statement that was left so."""
         return rest() if left is None and rest is not None else left
@@ -105,6 +122,11 @@ class LiftedSemantics(Semantics):
     def choose(self, at: Site, value: Any, then: Part, orelse: Part) -> Any:
         """A conditional expression."""
         return then() if self.branch(at, value) else orelse()
+
+    def stores(self, at: Site, cell: CellType, name: str, value: Any) -> Any:
+        """An assignment expression within an operand that may be left unevaluated: set the variable ``name``."""
+        cell.cell_contents = value
+        return value
 
     def asserts(self, at: Site, value: Any, message: Part | None) -> None:
         """An ``assert`` statement."""
@@ -166,6 +188,9 @@ class LiftedBound(Bound):
     ) -> Any:
         return _current().each(self.sites[n], names, iterable, body, orelse, rest)
 
+    def match(self, n: int, subject: Any, cases: Cases, rest: Any = None) -> Any:
+        return _current().match(self.sites[n], subject, cases, rest)
+
     def part(self, n: int, part: Part, rest: Any = None) -> Any:
         return _current().after(self.sites[n], part(), rest)
 
@@ -192,6 +217,10 @@ class LiftedBound(Bound):
 
     def choose(self, n: int, value: Any, then: Part, orelse: Part) -> Any:
         return _current().choose(self.sites[n], value, then, orelse)
+
+    def stores(self, n: int, reader: FunctionType, value: Any) -> Any:
+        [(name, cell)] = cells_of(reader).items()
+        return _current().stores(self.sites[n], cell, name, value)
 
     def asserts(self, n: int, value: Any, message: Part | None) -> None:
         _current().asserts(self.sites[n], value, message)

@@ -14,8 +14,8 @@ import torch
 
 from torchjanus.core.errors import NOWHERE, Place, Refused, refused
 from torchjanus.core.kinds import isinstance
-from torchjanus.semantics.staged.tensors import Fakes, is_fake, quiet, tensor_type
-from torchjanus.semantics.staged.values import Poison, StagedValue, Unbound
+from torchjanus.semantics.staged.unknown.tensors import Fakes, is_fake, quiet, tensor_type
+from torchjanus.semantics.staged.unknown.values import Poison, StagedValue, Unbound
 from torchjanus.tracegraph.graph import (
     Block,
     Const,
@@ -64,6 +64,7 @@ class Builder:
         self.sizes: dict[int, tuple[Any, ...]] = {}  # what ``.shape`` has given where sizes are not known, by id
         self.returns = False  # whether it is the result that is made an operand
         self.unsure: dict[int, tuple[Any, str]] = {}  # values of variables that may not be set, by id
+        self.checked: dict[int, Any] = {}  # those of which the graph has seen that they are
 
     # ---- values ----
 
@@ -108,6 +109,7 @@ class Builder:
         known = self.unsure.pop(id(value), None)
         if known is None:
             return
+        self.checked[id(value)] = value
         name = known[1]
         ref = self.tensors[id(value)][1] if isinstance(value, torch.Tensor) else value.ref.value
         before = Ref(ref, 0 if ref.alias is None else self.writes[ref.alias])

@@ -16,9 +16,9 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks import hide_frames
 from torchjanus.rewrite.hooks.lifted import LiftedSemantics
-from torchjanus.semantics.staged.journal import reachable, snapshot
 from torchjanus.semantics.staged.loops import Loops
-from torchjanus.semantics.staged.values import StagedValue
+from torchjanus.semantics.staged.unknown.journal import reachable, snapshot
+from torchjanus.semantics.staged.unknown.values import StagedValue
 
 __all__ = ["Changing"]
 
@@ -120,6 +120,12 @@ class Changing(LiftedSemantics):
     def set_cell(self, at: Site, cell: CellType, name: str, value: Any) -> Any:
         self.changes(at, cell)
         return value
+
+    def stores(self, at: Site, cell: CellType, name: str, value: Any) -> Any:
+        staging = self.at(at)
+        staging.variables[id(cell)] = name
+        staging.changes(cell)
+        return super().stores(at, cell, name, value)
 
     def shares(self, cells: tuple[CellType, ...]) -> None:
         for cell in cells:

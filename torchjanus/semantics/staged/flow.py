@@ -11,10 +11,18 @@ from torchjanus.core.errors import refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lifted import BREAK, RETURN, Exit
+from torchjanus.rewrite.hooks.matching import captures, matches
 from torchjanus.semantics.staged.natives import Zipped
 from torchjanus.semantics.staged.operating import Operating
-from torchjanus.semantics.staged.places import Elements
-from torchjanus.semantics.staged.values import Poison, StagedList, StagedNumber, StagedRange, StagedValue, is_staged
+from torchjanus.semantics.staged.unknown.places import Elements
+from torchjanus.semantics.staged.unknown.values import (
+    Poison,
+    StagedList,
+    StagedNumber,
+    StagedRange,
+    StagedValue,
+    is_staged,
+)
 
 __all__ = ["Flow"]
 
@@ -29,6 +37,32 @@ class Flow(Operating):
         if not is_staged(value):
             return staging.after(then() if value else orelse(), rest)
         return staging.fork(staging.truth(value), then, orelse, rest, "if")
+
+    def match(self, at: Site, subject: Any, cases: Any, rest: Any) -> Any:
+        """One switch for each case of which a staged value decides, in the other arm of those before it."""
+        around = (*(part for _, *parts in cases for part in parts), rest)
+
+        def decide(value: Any, then: Any, orelse: Any, rest: Any) -> Any:
+            staging = self.at(at)
+            if not is_staged(value):
+                return staging.after(then() if value else orelse(), rest, around)
+            return staging.fork(staging.truth(value), then, orelse, rest, "match", around)
+
+        def case(number: int, rest: Any = None) -> Any:
+            if number == len(cases):
+                return self.staging.after(None, rest)
+            pattern, guard, body = cases[number]
+
+            def matched() -> Any:
+                found = captures(self, at, pattern, subject)
+                return body(found) if guard is None else decide(guard(found), body, lambda: case(number + 1), None)
+
+            fits = matches(self, at, pattern, subject)
+            if not is_staged(fits) and not fits:
+                return case(number + 1, rest)
+            return decide(fits, matched, lambda: case(number + 1), rest)
+
+        return case(0, rest)
 
     def after(self, at: Site, left: Any, rest: Any) -> Any:
         return self.at(at).after(left, rest)

@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 from torchjanus.core.errors import refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.staged.staging import Staging
-from torchjanus.semantics.staged.tensors import quiet
-from torchjanus.semantics.staged.values import (
+from torchjanus.semantics.staged.unknown.tensors import quiet
+from torchjanus.semantics.staged.unknown.values import (
     LikeType,
     ListType,
     NumberType,

@@ -1,4 +1,4 @@
-"""Loops: one iteration is run once, and becomes the body of a loop; loops over what is known are run.
+"""Loops that staged values end: one iteration is run once, and becomes the body of a loop of the graph.
 
 What the body sets of numbers and tensors is carried from one iteration to the next. Where an iteration leaves a value
 of another type than it found, it is run again with what both are.
@@ -6,7 +6,6 @@ of another type than it found, it is run again with what both are.
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +17,11 @@ import torch
 from torchjanus.core.errors import refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite.hooks.lifted import BREAK, CONTINUE, RETURN, Exit, cells_of
-from torchjanus.semantics.staged.journal import Journal, contents_of
+from torchjanus.semantics.staged.known_loops import KnownLoops
 from torchjanus.semantics.staged.merging import same_ordinary, same_type
-from torchjanus.semantics.staged.places import (
-    Elements,
+from torchjanus.semantics.staged.regions import Arm, Part, flag_of, kinds_of
+from torchjanus.semantics.staged.unknown.journal import contents_of
+from torchjanus.semantics.staged.unknown.places import (
     Place,
     flat,
     grown_lists,
@@ -32,8 +32,7 @@ from torchjanus.semantics.staged.places import (
     put,
     value_of,
 )
-from torchjanus.semantics.staged.regions import Arm, Part, Regions, flag_of, kinds_of
-from torchjanus.semantics.staged.values import (
+from torchjanus.semantics.staged.unknown.values import (
     NumberType,
     Poison,
     StagedList,
@@ -49,7 +48,7 @@ __all__ = ["Loops"]
 MOST_WIDENED = 8  # times that an iteration is run until its values have types that stay
 
 
-class Loops(Regions):
+class Loops(KnownLoops):
     """Loops that staged values end, and others."""
 
     def repeat(
@@ -71,7 +70,7 @@ class Loops(Regions):
                     if wider is None:
                         return self._looped(tried, initial, variables, over)
                     types |= wider
-                    initial |= others
+                    initial |= {name: held_by(variables[name]) for name in others}
                 del tried
                 self.builder.writes = writes
                 if grown:
@@ -92,6 +91,12 @@ class Loops(Regions):
             if not isinstance(obj, CellType | StagedList) or known.get(number) in types:
                 continue
             before = held_by(obj)
+            if before is Unbound:  # an iteration may leave what an earlier one has set
+                end = value_of(obj, contents)
+                if id(end) in self.builder.unsure or id(end) in self.builder.checked:
+                    name = known.get(number) or f"{self._name_of(obj)}\0{number}"
+                    variables[name], found[name] = obj, end
+                continue
             is_list = isinstance(before, StagedList) or (type(before) is list and all(map(is_carried, before)))
             if is_carried(before) or (is_list and isinstance(value_of(obj, contents), StagedList | list)):
                 name = known.get(number) or f"{self._name_of(obj)}\0{number}"
@@ -115,6 +120,9 @@ class Loops(Regions):
         over: StagedRange | None,
     ) -> _Tried:  # fmt: skip
         params = {name: self._param(like) for name, like in types.items()}
+        for name, value in params.items():
+            if held_by(variables[name]) is Unbound:
+                self.builder.unsure[id(value)] = value, name.partition("\0")[0]
         leaves = [leaf for value in params.values() for leaf in flat(value)]
         refs = tuple(self.builder.tensor(one) if isinstance(one, torch.Tensor) else one.ref for one in leaves)
         index = None
@@ -225,6 +233,8 @@ class Loops(Regions):
             end = value if dead else self._end(tried, variables[name], value)
             made = self._param(value)
             later[name] = made
+            if initial[name] is Unbound:
+                unsure.append((made, name.partition("\0")[0]))
             self.either |= {id(one): one for held in (made, initial[name], end) for one in lists_in(held)}
             for out, first, last in parts_of(made, initial[name], end):
                 slots.append((out, self.side(first), within(last)))
@@ -319,73 +329,6 @@ class Loops(Regions):
             self.builder.emit("switch", on, (Ref(result),), self.place, [inner, ended])
         outer.yields = (Ref(result),)
         tried.test.block = outer
-
-    # ---- loops over ordinary things ----
-
-    def iteration(self, test: Part, body: Part) -> tuple[bool | None, Any]:
-        """Run the test of a ``while`` and, if it is known to hold, one iteration: what was decided, and how the
-        iteration was left. None, and nothing has happened, if a staged value decides whether there is another one."""
-        variables = cells_of(test, body)
-        block, journal, site = Block(), Journal(), self.site
-        for cell in variables.values():
-            journal.note(cell)
-        self.journals.append(journal)
-        decided: Any = None
-        left = None
-        try:
-            with self.builder.block(block):
-                decided = test()
-                if not isinstance(decided, torch.Tensor | StagedValue):
-                    decided = bool(decided)
-                    left = body() if decided else None
-        finally:
-            self.journals.pop()
-        for obj, _ in journal.before.values():
-            if self.journals:
-                self.journals[-1].note(obj)
-        if isinstance(decided, torch.Tensor | StagedValue) or (left is not None and left.only is None):
-            journal.take_back()
-            self.site = site
-            return None, None
-        self.builder.blocks[-1].nodes += block.nodes
-        return decided, left
-
-    def iterations(self, elements: Elements, body: Callable[[Any], Any], orelse: Part | None, begin: int = 0) -> Any:
-        """A ``for`` whose elements are known: each iteration is run, from the one at ``begin`` on. What follows an
-        iteration that may be the last may be run again."""
-        while (found := elements.at(begin)) is not None:
-            begin += 1
-            self.advanced += not elements.are_plain
-            left = body(found[0])
-            if left is None or left.kinds <= {0, CONTINUE}:
-                continue
-            if left.only == BREAK:
-                return None
-            if left.only == RETURN:
-                return left
-            left = self.without_continue(left)
-            if 0 not in left.kinds:
-                return self.without_break(left)
-            goes_on = functools.partial(self.iterations, elements, body, orelse, begin)
-            return self.without_break(self.after(left, lambda go=goes_on: go(), (body, orelse)))  # type: ignore[misc]
-        return orelse() if orelse is not None else None
-
-    def without_continue(self, left: Exit) -> Exit:
-        """How the rest of the loop is left if an iteration is left so."""
-        if CONTINUE not in left.kinds:
-            return left
-        return Exit(
-            (left.kinds - {CONTINUE}) | {0}, left.value, self.compute(operator.and_, (left.flag, BREAK | RETURN))
-        )
-
-    def without_break(self, left: Exit | None) -> Exit | None:
-        """How a loop is left whose rounds are left so."""
-        if left is None or BREAK not in left.kinds:
-            return left
-        if RETURN not in left.kinds:
-            return None
-        kinds = (left.kinds - {BREAK}) | {0}
-        return Exit(kinds, left.value, self.compute(operator.and_, (left.flag, RETURN)))
 
 
 @dataclass

@@ -11,8 +11,8 @@ import torch
 from torchjanus.core.errors import Refused, refused
 from torchjanus.core.kinds import isinstance, on_type
 from torchjanus.semantics.staged.lists import Lists
-from torchjanus.semantics.staged.tensors import quiet
-from torchjanus.semantics.staged.values import (
+from torchjanus.semantics.staged.unknown.tensors import quiet
+from torchjanus.semantics.staged.unknown.values import (
     UNBOUND,
     ListType,
     NumberType,

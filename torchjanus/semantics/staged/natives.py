@@ -19,8 +19,8 @@ import torch
 from torchjanus.core.errors import refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
-from torchjanus.semantics.staged.tensors import is_fake
-from torchjanus.semantics.staged.values import (
+from torchjanus.semantics.staged.unknown.tensors import is_fake
+from torchjanus.semantics.staged.unknown.values import (
     NumberType,
     ObjectType,
     StagedList,

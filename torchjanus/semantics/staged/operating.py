@@ -15,7 +15,7 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks import BINARY, COMPARE, INPLACE, UNARY
 from torchjanus.semantics.staged.changing import Changing
-from torchjanus.semantics.staged.values import (
+from torchjanus.semantics.staged.unknown.values import (
     ObjectType,
     Poison,
     StagedList,
@@ -127,6 +127,8 @@ class Operating(Changing):
         if op in ("is", "is not"):
             if any(isinstance(one, StagedObject) for one in (a, b)):
                 return staging.compute(COMPARE[op], (a, b))
+            if any(isinstance(one, StagedNumber) for one in (a, b)):
+                return self._same_number(at, op, a, b)
             staging.compares_identity(a, b)
             return COMPARE[op](a, b)
         if op in ("in", "not in"):
@@ -140,6 +142,20 @@ class Operating(Changing):
             raise refused("staged-value", "a staged object is compared", "", "Compare by `is`.", staging.place)
         return self._operator(at, COMPARE[op], a, b)
 
+    def _same_number(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        """Return whether a staged number is an object: True and False are the only numbers of which that is known."""
+        number, other = (a, b) if isinstance(a, StagedNumber) else (b, a)
+        kind = getattr(other, "type", None)
+        if isinstance(other, StagedNumber) and {number.type.kind, getattr(kind, "kind", "")} != {"bool"}:
+            raise refused("staged-value", "whether two staged numbers are one object", "", "Compare them by ==.",
+                          self.at(at).place)  # fmt: skip
+        if isinstance(other, bool | StagedNumber) and number.type.kind in ("bool", "number"):
+            return self.at(at).compute(COMPARE[op], (a, b))
+        if type(other) in (int, float) and number.type.kind in (type(other).__name__, "number"):
+            raise refused("staged-value", "whether a staged number and another one are one object", "",
+                          "Compare them by ==.", self.at(at).place)  # fmt: skip
+        return op == "is not"
+
     def _same_parts(self, at: Site, a: tuple[Any, ...], b: tuple[Any, ...]) -> Any:
         """Return whether two tuples hold the same: sizes may be whole numbers that are not known."""
         staging = self.at(at)
@@ -149,6 +165,8 @@ class Operating(Changing):
             return False
         known: Any = True
         for one, other in zip(a, b, strict=True):
+            if isinstance(one, StagedNumber) and isinstance(other, StagedNumber) and staging.fakes.are_one(one, other):
+                continue
             same = self.compare(at, "==", one, other)
             if isinstance(same, torch.Tensor):
                 raise refused("staged-value", "tuples of tensors are compared", "", "Compare what they hold.",
@@ -176,8 +194,8 @@ class Operating(Changing):
         if is_staged(value):
             raise refused(
                 "staged-decision", f"a staged value decides ({at.kind})",
-                "Here control flow is native: in generators, coroutines, class bodies, comprehensions of several "
-                "loops, and where an assignment expression is within and/or.",
+                "Here control flow is native: in generators, coroutines and class bodies, in comprehensions of sets, "
+                "of dictionaries or of several loops, and in patterns with what is left of a mapping.",
                 "Write it as a statement of a function, or as a list comprehension.", self.at(at).place,
             )  # fmt: skip
         self.at(at)

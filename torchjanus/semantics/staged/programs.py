@@ -17,13 +17,13 @@ from torchjanus.rewrite.hooks.lifted import lifted_form
 from torchjanus.rewrite.syntax.sites import Site
 from torchjanus.semantics.protocols.virtualize import underlying
 from torchjanus.semantics.staged.builder import Builder
-from torchjanus.semantics.staged.journal import changed, contents_of, snapshot
 from torchjanus.semantics.staged.loops import Loops
 from torchjanus.semantics.staged.merging import same_type
 from torchjanus.semantics.staged.semantics import Staged
 from torchjanus.semantics.staged.staging import Recording
 from torchjanus.semantics.staged.tidying import tidy
-from torchjanus.semantics.staged.values import Pending, Poison, Rep, StagedList, StagedValue, is_staged
+from torchjanus.semantics.staged.unknown.journal import changed, contents_of, snapshot
+from torchjanus.semantics.staged.unknown.values import Pending, Poison, Rep, StagedList, StagedValue, is_staged
 from torchjanus.tracegraph.graph import Const, Graph, Input, Path, Sequence
 from torchjanus.tracegraph.verify import Broken, verify
 

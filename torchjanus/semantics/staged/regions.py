@@ -17,11 +17,11 @@ import torch
 from torchjanus.core.errors import JanusError, Refused, refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite.hooks.lifted import RETURN, Exit, cells_of
-from torchjanus.semantics.staged.journal import Journal, contents_of, reachable, restore, unchanged
 from torchjanus.semantics.staged.merging import Merging, is_plain, raised
-from torchjanus.semantics.staged.places import Place, cells_holding, grown_apart, value_of
-from torchjanus.semantics.staged.tensors import is_fake
-from torchjanus.semantics.staged.values import NumberType, Pending, Poison, StagedList, StagedValue, Unbound
+from torchjanus.semantics.staged.unknown.journal import Journal, contents_of, reachable, restore, unchanged
+from torchjanus.semantics.staged.unknown.places import Place, cells_holding, grown_apart, value_of
+from torchjanus.semantics.staged.unknown.tensors import is_fake
+from torchjanus.semantics.staged.unknown.values import NumberType, Pending, Poison, StagedList, StagedValue, Unbound
 from torchjanus.tracegraph.graph import Block, Const, Operand, Ref
 
 __all__ = ["Arm", "Part", "Regions", "flag_of", "kinds_of"]

@@ -21,12 +21,12 @@ from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lifted import lifted_form
 from torchjanus.semantics.known.not_entered import NATIVE_MODULES, module_reason
 from torchjanus.semantics.staged.flow import Flow
-from torchjanus.semantics.staged.journal import MUTATORS
 from torchjanus.semantics.staged.loops import Loops
 from torchjanus.semantics.staged.merging import is_plain
 from torchjanus.semantics.staged.natives import NATIVES, is_impure
 from torchjanus.semantics.staged.torch_calls import EFFECTS
-from torchjanus.semantics.staged.values import Poison, StagedList, StagedNumber, is_staged
+from torchjanus.semantics.staged.unknown.journal import MUTATORS
+from torchjanus.semantics.staged.unknown.values import Poison, StagedList, StagedNumber, is_staged
 
 __all__ = ["Staged"]
 

@@ -18,9 +18,9 @@ from torchjanus.core.errors import NOWHERE, Place, refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.staged.builder import Builder
-from torchjanus.semantics.staged.tensors import SYMBOLS, Fakes, at_any, fits, is_fake, quiet
 from torchjanus.semantics.staged.torch_calls import modes_looked_at, refuse_effects, refuse_unrecorded
-from torchjanus.semantics.staged.values import (
+from torchjanus.semantics.staged.unknown.tensors import SYMBOLS, Fakes, at_any, fits, is_fake, quiet
+from torchjanus.semantics.staged.unknown.values import (
     ListType,
     NumberType,
     ObjectType,

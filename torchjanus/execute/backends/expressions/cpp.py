@@ -151,7 +151,7 @@ class _Generating:
                 return f"Value({said!r})"
             case ["list" | "tuple", *items]:
                 return f"list_of(Values{{{', '.join(map(self.atom, items))}}})"
-            case ["const", "torchjanus.semantics.staged.values:Unbound"]:
+            case ["const", "torchjanus.semantics.staged.unknown.values:Unbound"]:
                 return "Value()"
             case [Symbol() as head, *args]:
                 return self.call(head, args)

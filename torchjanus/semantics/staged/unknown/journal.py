@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import isinstance
-from torchjanus.semantics.staged.tensors import is_fake
-from torchjanus.semantics.staged.values import StagedList, StagedValue
+from torchjanus.semantics.staged.unknown.tensors import is_fake
+from torchjanus.semantics.staged.unknown.values import StagedList, StagedValue
 
 __all__ = ["MUTATORS", "Held", "Journal", "changed", "contents_of", "reachable", "restore", "snapshot", "unchanged"]
 

@@ -21,6 +21,9 @@ __all__ = ["Sampled", "sampled"]
 
 # Sizes that are tried: operators choose kernels by sizes, and may have other results for small ones.
 _SIZES = (1, 2, 3, 4, 8, 37, 2050, 65_543)
+# Fake tensors run recurrent layers step by step, which takes minutes for long sequences; all lengths are alike to them.
+_SIZES_OF_LAYERS = _SIZES[:5]
+_LAYERS = frozenset({"gru", "lstm", "rnn_relu", "rnn_tanh"})
 _FEWEST = 4  # samples that have to succeed, a large one among them
 
 
@@ -46,8 +49,9 @@ def sampled(function: Callable[..., Any], args: Any, kwargs: Any, new_size: Call
             return None
         if isinstance(one, torch.SymInt) and not set(_parts(one)) <= set(symbols):
             return None
-    runs = list(_runs(function, leaves, spec, symbols)) if symbols else []
-    if len(runs) < _FEWEST or runs[-1].values[symbols[0]] < _SIZES[-2]:
+    tried = _SIZES_OF_LAYERS if getattr(function, "__name__", "") in _LAYERS else _SIZES
+    runs = list(_runs(function, leaves, spec, symbols, tried)) if symbols else []
+    if len(runs) < _FEWEST or runs[-1].values[symbols[0]] < tried[-2]:
         return None
     first = runs[0]
     if any((one.kinds, one.written, one.spec) != (first.kinds, first.written, first.spec) for one in runs):
@@ -98,11 +102,11 @@ def _parts(size: Any) -> list[Any]:
     return sorted(size.node.expr.free_symbols, key=str)
 
 
-def _runs(function: Any, leaves: list[Any], spec: Any, symbols: list[Any]) -> Iterator[_Run]:
+def _runs(function: Any, leaves: list[Any], spec: Any, symbols: list[Any], tried: tuple[int, ...]) -> Iterator[_Run]:
     """Calls with sizes that differ from each other and, if torch takes no such ones, with equal ones."""
     for apart in (1, 0):
         found = False
-        for size in _SIZES:
+        for size in tried:
             try:
                 run = _Run(function, leaves, spec, {one: size + apart * n for n, one in enumerate(symbols)})
             except Exception:  # eager raises for these sizes, when the graph runs

@@ -21,8 +21,8 @@ from torch.utils import _pytree as pytree
 from torchjanus.core.errors import refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.core.lazy import deferred
-from torchjanus.semantics.staged.sampling import sampled
-from torchjanus.semantics.staged.values import TensorSpec
+from torchjanus.semantics.staged.unknown.sampling import sampled
+from torchjanus.semantics.staged.unknown.values import StagedNumber, TensorSpec
 from torchjanus.tracegraph.graph import TensorType
 
 __all__ = ["SYMBOLS", "Fakes", "at_any", "fits", "is_fake", "quiet", "size_text", "tensor_type"]
@@ -121,6 +121,14 @@ class Fakes:
             case "bool":
                 return self.shapes.create_unbacked_symbool()
         return self.shapes.create_unbacked_symfloat()
+
+    @quiet
+    def are_one(self, one: StagedNumber, other: StagedNumber) -> bool:
+        """Whether two whole numbers are one, whatever it is: the same size of tensors."""
+        sizes = one.symbol, other.symbol
+        if not all(isinstance(size, torch.SymInt) for size in sizes):
+            return False
+        return bool(symbolic_shapes.statically_known_true(sizes[0] == sizes[1]))
 
     @quiet
     def joined(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
@@ -238,11 +246,17 @@ class Fakes:
             log.disabled = was
 
 
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
 def at_any(index: Any) -> Any:
     """Return an index of a tensor for which the result is like that for this one: torch takes no number there that is
-    not known, and which number it is decides on no size."""
+    not known, and which number it is decides on no size. A tensor of one whole number and no dimensions is a number to
+    torch, too."""
     if isinstance(index, tuple | list):
         return type(index)(map(at_any, index))
+    if isinstance(index, torch.Tensor) and not index.ndim and index.dtype in _WHOLE:
+        return 0
     return 0 if isinstance(index, torch.SymInt) else index
 
 

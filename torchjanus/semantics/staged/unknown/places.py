@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import isinstance
-from torchjanus.semantics.staged.journal import Held, contents_of
-from torchjanus.semantics.staged.values import StagedList, StagedValue, Unbound
+from torchjanus.semantics.staged.unknown.journal import Held, contents_of
+from torchjanus.semantics.staged.unknown.values import StagedList, StagedValue, Unbound
 
 __all__ = [
     "Elements",
