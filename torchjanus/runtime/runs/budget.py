@@ -282,7 +282,8 @@ class Budget:
     def allows(self, kind: str, *, first: bool = False, odds: int = 1) -> bool:
         """Whether there is time to learn this from the current call. ``first``: there is no graph yet; ``odds``: one of
         so many such calls is useful."""
-        if self.is_bounded and not self.affords(self._prices.get(kind, 0.0)):
+        # What has not been done yet was decided on before the account was opened.
+        if self.is_bounded and kind in self._prices and not self.affords(self._prices[kind]):
             return False
         if self.is_free:
             return True

@@ -17,7 +17,7 @@ __all__ = ["LOSS", "Horizon", "beginning", "gains", "pays_from"]
 # Of the time of all calls: what learning may cost before it is known what graphs save. Short calls, most of whose time
 # is Python's and the dispatcher's, are served in half the time or less, and a script that has run for a while, or
 # whose loops say that it will, mostly goes on for long enough.
-LOSS = 0.08
+LOSS = 0.1
 SURE = 2.0  # times its price has to be gained, by what an earlier run has measured, or by the operations of a call
 # Where graphs took more than this share of eager's time in an earlier run, so many times that: the share was measured
 # on a machine that did other things, too.
