@@ -45,6 +45,7 @@ from torchjanus.trace.values import (
     Apply,
     Expr,
     Fetch,
+    Read,
     Size,
     Traced,
     TracedFloat,
@@ -93,8 +94,22 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         self._result_views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # By id of a tuple with traced numbers: the tuple, and the tuple of bare values that the heap gets.
         self._bare_tuples: dict[int, tuple[Any, Any]] = {}
+        # By id: expressions whose reads are noted as inspected. A sum over a list has as many expressions as elements,
+        # each of which holds all earlier ones.
+        self._inspected: dict[int, Expr] = {}
 
     # -- events ---------------------------------------------------------------------------------------------------
+
+    def inspected(self, expr: Expr) -> None:
+        """Record that the program inspects a number with this expression, and so all that it was read from."""
+        found, pending = self.trace.looked_at, [expr]
+        while pending:
+            one = pending.pop()
+            if isinstance(one, Read):
+                found.add(one.access_path.token)
+            elif isinstance(one, Apply) and id(one) not in self._inspected:
+                self._inspected[id(one)] = one
+                pending += [arg for arg in one.args if isinstance(arg, Expr)]
 
     def note(self, event: Event) -> None:
         if type(event) is HeapRead:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import isinstance
-from torchjanus.trace.values import Read, Traced, TracedFloat, TracedInt, TracedStr, leaves
+from torchjanus.trace.values import Traced, TracedFloat, TracedInt, TracedStr
 
 __all__ = ["records_inspection"]
 
@@ -106,7 +106,7 @@ def _note(recording: Any, value: Any, inside: bool) -> None:
         if called_back.any:
             called_back.look(value)
         if isinstance(value, Traced):
-            found.update(leaf.access_path.token for leaf in leaves(value.expr) if isinstance(leaf, Read))
+            recording.inspected(value.expr)
             continue
         access_path = recording.owner(value)
         if access_path is not None:
