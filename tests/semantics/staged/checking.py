@@ -14,7 +14,7 @@ from torchjanus.tracegraph.text.parsing import parse_graph
 from torchjanus.tracegraph.text.printing import constants_of, print_graph
 from torchjanus.tracegraph.verify import verify
 
-__all__ = ["agree", "asserting", "grads_agree", "outcome"]
+__all__ = ["agree", "asserting", "first_of", "grads_agree", "outcome"]
 
 
 def asserting(x: torch.Tensor) -> torch.Tensor:
@@ -74,3 +74,13 @@ def grads_agree(fn: Callable[..., Any], known: tuple[Any, ...], *inputs: tuple[A
             for run in (staged, fn)
         )
         torch.testing.assert_close(mine, eagers, rtol=0, atol=0)
+
+
+def first_of(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn`` with the first of its results only, whose gradients can be compared."""
+
+    def first(*args: Any) -> Any:
+        found = fn(*args)
+        return found[0] if isinstance(found, tuple) else found
+
+    return first

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import torchjanus
-from tests.semantics.staged.checking import agree, grads_agree
+from tests.semantics.staged.checking import agree, first_of, grads_agree
 from torchjanus import Rep
 
 KNOWN = (Rep(torch.float32, ("N", 3)), Rep(int))
@@ -326,11 +326,7 @@ def test_agrees(fn):
 
 @pytest.mark.parametrize("fn", [last_element, stack_then, filter_of_rows, grow_tensor, nested_append])
 def test_gradients(fn):
-    def first(x, n):
-        found = fn(x, n)
-        return found[0] if isinstance(found, tuple) else found
-
-    grads_agree(first, KNOWN, *[(x.clone().requires_grad_(), n) for x, n in INPUTS if len(x)])
+    grads_agree(first_of(fn), KNOWN, *[(x.clone().requires_grad_(), n) for x, n in INPUTS if len(x)])
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.semantics.staged.checking import agree, grads_agree
+from tests.semantics.staged.checking import agree, first_of, grads_agree
 from torchjanus import Rep, stage
 
 _DRAWN = torch.Generator().manual_seed(0)
@@ -348,8 +348,4 @@ def test_a_program_agrees_with_eager_on_ten_inputs(fn, known, inputs):
 def test_gradients(fn):
     known, inputs = next(case[1:] for case in CASES if case[0] is fn)
 
-    def first(*args):
-        found = fn(*args)
-        return found[0] if isinstance(found, tuple) else found
-
-    grads_agree(first, known, *[(args[0].clone().requires_grad_(), *args[1:]) for args in inputs])
+    grads_agree(first_of(fn), known, *[(args[0].clone().requires_grad_(), *args[1:]) for args in inputs])
