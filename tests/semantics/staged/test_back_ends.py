@@ -183,8 +183,9 @@ def test_one_that_is_wrong_is_not_used():
         return lambda *given: [one * 1.5 if one.is_floating_point() else one for one in graph(*given)]
 
     staged = agree(settle, (SQUARE, Rep(WEIGHT), Rep(int)), wrong, list(inputs([4] * 10)), times=3)
-    # Of a decision only its truth leaves the piece, which this back end gives as it is.
-    assert [one.by.rpartition(".")[2] for one in staged.pieces() if not one.by.startswith("replay")] == ["wrong"]
+    # Of a decision only its truth leaves the piece, which this back end gives as it is. The name of the back end has a
+    # number where another function has the same name.
+    assert [one.by.rpartition(".")[2][:5] for one in staged.pieces() if not one.by.startswith("replay")] == ["wrong"]
     assert any("disagrees with replay" in one.why for one in staged.pieces()), [*map(str, staged.pieces())]
 
 
