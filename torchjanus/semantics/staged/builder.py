@@ -50,6 +50,12 @@ def _captured(place: Place) -> Refused:
     )  # fmt: skip
 
 
+def _sees_calls(kind: type) -> bool:
+    """Whether a class of tensors has code of its own that runs with calls of torch."""
+    own, torchs = kind.__torch_function__, torch.Tensor.__torch_function__
+    return own is not torch._C._disabled_torch_function_impl and getattr(own, "__func__", own) is not torchs.__func__
+
+
 class Builder:
     """A graph that is being made."""
 
@@ -91,6 +97,12 @@ class Builder:
     def ref(self, fake: torch.Tensor, *, checked: bool = True) -> Ref:
         """Return the use of a tensor, fake or real, at this point."""
         if not is_fake(fake):
+            if _sees_calls(type(fake)):
+                raise refused(
+                    "staged-effect", f"{type(fake).__name__}, a class of tensors that sees calls of torch",
+                    "Its code runs with each call of torch on its tensors; a graph would not run it.",
+                    "Give the function a plain tensor: as_subclass(torch.Tensor).", self.where(),
+                )  # fmt: skip
             real, fake = fake, self.fakes.of(fake)
             if id(fake) not in self.tensors:
                 made = self.tensor(fake)
