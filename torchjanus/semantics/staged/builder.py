@@ -52,7 +52,8 @@ def _captured(place: Place) -> Refused:
 
 def _sees_calls(kind: type) -> bool:
     """Whether a class of tensors has code of its own that runs with calls of torch."""
-    own, torchs = kind.__torch_function__, torch.Tensor.__torch_function__
+    own: Any = getattr(kind, "__torch_function__", None)
+    torchs: Any = torch.Tensor.__torch_function__
     return own is not torch._C._disabled_torch_function_impl and getattr(own, "__func__", own) is not torchs.__func__
 
 
