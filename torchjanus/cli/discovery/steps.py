@@ -14,7 +14,7 @@ from torchjanus import runtime
 from torchjanus.cli.discovery.candidates import Candidate
 from torchjanus.cli.discovery.loops import Nest
 from torchjanus.core.lazy import deferred
-from torchjanus.runtime.runs.horizon import Horizon, beginning, gains, pays_from
+from torchjanus.runtime.runs.horizon import Horizon, beginning, pays_from
 from torchjanus.runtime.runs.registry import executor_in_use
 
 __all__ = ["EVALUATION", "Step"]
@@ -128,9 +128,8 @@ class Step:
         price = self._known.price or beginning(each)
         coming = (calls - self._calls) * each
         share = self._known.share
-        if share is not None:
-            return gains(share, coming, price)
-        return self._seconds + coming >= pays_from(None, price)
+        seconds = self._seconds + coming if share is None else coming
+        return seconds >= pays_from(share, price)
 
     def _speculate(self, begun: float) -> runtime.Speculated[..., Any]:
         """Return the speculated function, which makes the calls from now on."""
