@@ -37,11 +37,13 @@ from rich.table import Table
 from torch import Tensor
 
 import torchjanus
-from benchmarks.programs.changing_steps import PROGRAMS, Made
+from benchmarks.programs import changing_loops, changing_steps
+from benchmarks.programs.changing_steps import Made
 from benchmarks.record import RESULTS, revision, write
 
 __all__ = ["CALLS", "Compared", "Run", "compared", "main", "run"]
 
+PROGRAMS = (*changing_steps.PROGRAMS, *changing_loops.PROGRAMS)
 CALLS = 200
 MOST_COMPILES = 3
 LEAST_SERVED = 0.9

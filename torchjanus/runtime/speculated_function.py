@@ -345,7 +345,7 @@ class Speculated(Generic[P, R]):
         def expected() -> float:
             return horizon.calls(self.times.before[0] + self._learning.event_log.number) * budget.eager
 
-        budget.limit(expected, spent)
+        budget.bound.expect(expected, spent)
 
     @property
     def eager(self) -> float:

@@ -41,40 +41,40 @@ def bounded(expected: float, spent: float = 0.0) -> Budget:
     """Return the account of a step whose calls take so many seconds in all, 10 ms each."""
     made = Budget()
     made.before(10, 0.1)
-    made.limit(lambda: expected, spent)
+    made.bound.expect(lambda: expected, spent)
     return made
 
 
 def test_no_more_than_the_share_may_be_lost() -> None:
     budget = bounded(100.0, spent=1.0)
-    assert budget.affords(LOSS * 100.0 - 1.1) and not budget.affords(LOSS * 100.0 - 0.9)
+    assert budget.bound.affords(LOSS * 100.0 - 1.1) and not budget.bound.affords(LOSS * 100.0 - 0.9)
     budget.took(1.0, 0.0)  # the first watched call
-    assert not budget.affords(LOSS * 100.0 - 1.9)
-    assert budget.needed_for(LOSS * 50.0) == pytest.approx(50.0 + 1.99 / LOSS)
-    assert not budget.allows("watch") or budget.affords(0.0)
+    assert not budget.bound.affords(LOSS * 100.0 - 1.9)
+    assert budget.bound.needed_for(LOSS * 50.0) == pytest.approx(50.0 + 1.99 / LOSS)
+    assert not budget.allows("watch") or budget.bound.affords(0.0)
 
 
 def test_what_graphs_have_saved_may_be_spent() -> None:
     budget = bounded(10.0)
     budget.took(0.01, 0.0)
     price = LOSS * 10.0 + 1.0
-    assert not budget.affords(price)
+    assert not budget.bound.affords(price)
     budget.share, budget.served = 0.5, 1000  # calls of 10 ms by a graph
     assert budget.overhead.eager > 0.0
-    assert budget.affords(price)
+    assert budget.bound.affords(price)
 
 
 def test_parts_pay_from_the_account_of_their_step() -> None:
     step = bounded(10.0)
     part = Budget(account=step)
-    assert part.is_bounded and part.affords(LOSS * 10.0 - 0.01) and not part.affords(LOSS * 10.0 + 0.01)
+    assert part.bound.is_set and part.bound.affords(LOSS * 10.0 - 0.01) and not part.bound.affords(LOSS * 10.0 + 0.01)
     part.charge("watch", LOSS * 10.0)
-    assert not part.allows("watch") and not step.affords(0.01)
+    assert not part.allows("watch") and not step.bound.affords(0.01)
 
 
 def test_nothing_is_bounded_where_the_user_has_marked_the_step() -> None:
     budget = Budget()
-    assert not budget.is_bounded and budget.affords(1e9)
+    assert not budget.bound.is_set and budget.bound.affords(1e9)
 
 
 def test_the_first_graph_waits_until_the_calls_to_come_pay_for_it() -> None:
@@ -94,6 +94,6 @@ def test_the_first_graph_waits_until_the_calls_to_come_pay_for_it() -> None:
 
 def test_half_of_what_graphs_are_expected_to_save_may_be_spent() -> None:
     budget = bounded(10.0)
-    assert not budget.affords(LOSS * 10.0 + 1.0)
-    budget.count_on(2.1)
-    assert budget.affords(LOSS * 10.0 + 1.0)
+    assert not budget.bound.affords(LOSS * 10.0 + 1.0)
+    budget.bound.count_on(2.1)
+    assert budget.bound.affords(LOSS * 10.0 + 1.0)

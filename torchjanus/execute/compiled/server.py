@@ -180,7 +180,7 @@ class _Server:
     def prepare(self, module: str) -> None:
         """Let it import what this one of PRELOADED needs."""
         if module not in self._prepared:
-            self._prepared.add(module)
+            self._prepared |= {module, LOWERING}  # a compiler's imports include those of lowering
             self.imported.clear()
             self.send({"prepare": module})
 
@@ -280,8 +280,7 @@ def fork(module: str, folder: str, environment: Mapping[str, str]) -> Forked | N
 
 def _settings() -> dict[str, str]:
     """Return the settings that libraries read when they are imported."""
-    settings = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
-    return {name: value for name, value in settings.items() if name not in _READ_LATE}
+    return {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS) and name not in _READ_LATE}
 
 
 def close() -> None:

@@ -60,7 +60,7 @@ class SlotCalls:
 
     program: Program
     held: Container[int]
-    are_simple: bool = True
+    are_simple: bool = field(init=False)
     calls: list[_Call] = field(default_factory=list)
 
     def __post_init__(self) -> None:

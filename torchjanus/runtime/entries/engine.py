@@ -78,7 +78,7 @@ def make_ready(executor: str, budget: Budget, *, graphs: bool) -> None:
     too: it takes time of the program's. What compilers need waits where compiling is too dear for the program."""
     if executor in ("auto", "inductor"):
         if graphs or not DUTY.is_full():
-            prepare(compiles=budget.affords(compiled(0, beside=True).price))
+            prepare(compiles=budget.bound.affords(compiled(0, beside=True).price))
         if graphs:
             ready_to_read()
 
@@ -176,8 +176,8 @@ class Engine:
     def _when_compiled(self) -> str:
         if self._is_compiled_now:
             return f"is compiled once it has made {PROVEN} calls"
-        if self.budget is not None and self.budget.is_bounded:
-            needed = self.budget.needed_for(self._compilation.price)
+        if self.budget is not None and self.budget.bound.is_set:
+            needed = self.budget.bound.needed_for(self._compilation.price)
             return f"is compiled once the calls are expected to take {needed:.0f} s in all, or graphs have saved enough"
         after = self._compilation.after
         return f"is compiled once its step has run for {after:.0f} s: with a thread on each core that takes its time"
@@ -193,8 +193,8 @@ class Engine:
         may be lost, or nothing is limited."""
         if self.budget is None or not self.budget.limited:
             return True
-        if self.budget.is_bounded:
-            return self.budget.affords(self._compilation.price)
+        if self.budget.bound.is_set:
+            return self.budget.bound.affords(self._compilation.price)
         return not DUTY.is_full() or self.budget.seconds_in_eager >= self._compilation.after
 
     @property

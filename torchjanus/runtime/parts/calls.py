@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from torchjanus.core.access_path import RESULTS
 from torchjanus.core.collector import uncollected
 from torchjanus.core.default_device import foreign_modes
@@ -24,6 +22,7 @@ from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.verify import shadow_call
 from torchjanus.runtime.launch.outcomes import MISS, RAISED, Failure, Violation, failure
 from torchjanus.runtime.learning.learning import Learning
+from torchjanus.runtime.parts.finished_graphs import FinishedGraphs, is_within_run
 from torchjanus.runtime.parts.targets import Target, target_of
 from torchjanus.runtime.runs.stance import in_force
 from torchjanus.semantics.protocols.depth import room
@@ -51,6 +50,7 @@ class Calls:
         self.policy = learning.policy
         self.pending_graphs = learning.pending_graphs
         self.budget = learning.budget
+        self.finished_graphs = FinishedGraphs(learning)
 
     @staticmethod
     def attempt(route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
@@ -175,10 +175,6 @@ class Calls:
         for record in journal.close(served):
             self.event_log.record("extern", f"{name_of(record.func)} was called, and the program did not come to it")
 
-    def _is_within(self) -> bool:
-        """Whether the call is part of another watched run or of a dispatch mode, and so must not be watched itself."""
-        return current() is not None or torch._C._len_torch_dispatch_stack() > 0
-
     def slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make a call for which the guards of no entry hold: relax an entry, watch the call, or leave it to Python."""
         learning = self.learning
@@ -197,7 +193,7 @@ class Calls:
         if self.policy.given_up and not due:
             self.policy.missed()
             return self._run_imperatively(args, kwargs, journal)
-        if self._is_within() or not MAKING.acquire(blocking=False):
+        if is_within_run() or not MAKING.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         try:
             if due:
@@ -216,7 +212,7 @@ class Calls:
             if self.pending_graphs.waits:
                 if journal is not None and journal.records:
                     self.pending_graphs.wasted()
-                self._take_up()
+                self.finished_graphs.take_up()
                 return self._run_imperatively(args, kwargs, journal)
             if not self.policy.has_time():
                 route = self._relax(args, kwargs, journal) if self.policy.may_relax() else None
@@ -243,36 +239,6 @@ class Calls:
         self.counts.missed += bool(self.learning.routes.entries)
         self.policy.missed()
         return self._run_imperatively(args, kwargs, journal)
-
-    def _take_up(self) -> None:
-        """Put a graph that another process has made to use, if the current call permits that. Its price is paid: only
-        the time that this takes is looked at."""
-        if not self.pending_graphs.remote.over or self._is_within() or hindrance():
-            return
-        if not (self.pending_graphs.is_made or self.policy.may_make()):
-            return
-        if MAKING.acquire(blocking=False):
-            begun = self.budget.clock()
-            try:
-                self._go_on()
-            finally:
-                self.budget.charge("make", self.budget.clock() - begun, in_call=True)
-                MAKING.release()
-
-    def _go_on(self) -> None:
-        """Use a graph that was made in another process, if it is there."""
-        with room(), uncollected(kept=True):
-            try:
-                self.pending_graphs.go_on()
-            except Exception as error:
-                self.policy.fault(error)
-
-    def wait(self) -> None:
-        """Return when no graph is being made in another process."""
-        while self.pending_graphs.waits:
-            self.pending_graphs.remote.wait()
-            with MAKING:
-                self._go_on()
 
     def _learn_from(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make a call that no graph could make, and learn from it."""
@@ -315,11 +281,11 @@ class Calls:
     def _after_violation(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make the call by Python, watched if another path is worth learning."""
         if self.pending_graphs.waits:
-            self._take_up()
+            self.finished_graphs.take_up()
             return self._run_imperatively(args, kwargs, journal)
         if not in_force.learns and not self.policy.given_up and not self.policy.closed:
             return self._without_new_graph(args, kwargs, journal)
-        if not self.policy.may_watch_on() or self._is_within() or hindrance():
+        if not self.policy.may_watch_on() or is_within_run() or hindrance():
             return self._run_imperatively(args, kwargs, journal)
         if not MAKING.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
@@ -335,7 +301,7 @@ class Calls:
             return self._run_imperatively(args, kwargs)
         self.policy.watching()
         self.budget.learns("watch")
-        if self.counts.watched == 1 and not self.budget.is_bounded:
+        if self.counts.watched == 1 and not self.budget.bound.is_set:
             make_ready(self.learning.routes.executor, self.budget, graphs=False)
         elif self.counts.watched == 2:
             with uncollected(kept=True):
@@ -384,7 +350,7 @@ class Calls:
     ) -> Any:
         """Make the call under watch. Drop ``entry`` if no operation of the program fails in it, whether the program
         catches the exception or not."""
-        found = None if self._is_within() else target_of(self.fn, self.event_log, self.policy)
+        found = None if is_within_run() else target_of(self.fn, self.event_log, self.policy)
         if found is None or not MAKING.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         self.counts.watched += 1

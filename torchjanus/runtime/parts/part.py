@@ -257,7 +257,7 @@ class Part:
         """Return when no compilation is pending. From now on no graph waits until it is worth its price."""
         self.learning.payback.wanted = True
         self.rest = 0
-        self.calls.wait()
+        self.calls.finished_graphs.wait()
         for route in self._routes:
             for engine in route.engines:
                 engine.wait()

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torchjanus.runtime.runs.horizon import LOSS
+from torchjanus.runtime.runs.loss_bound import LossBound
 
 __all__ = ["Budget", "Overhead"]
 
@@ -118,10 +118,8 @@ class Budget:
         self._alike = False  # whether the last watched run took the path of an earlier one
         self._lent = False  # whether a watched call has overdrawn the account
         self._skipped = 0  # calls left unwatched before the next watched one
-        self._expected: Callable[[], float] | None = None  # see ``limit``
-        self._sunk = 0.0  # seconds that were spent elsewhere: imports, and cores that other processes took
-        self._saved = 0.0  # seconds that graphs have saved
-        self._counted_on = 0.0  # seconds that they are expected to save
+        # What a program that may end soon can afford.
+        self.bound: LossBound = LossBound(self._spent) if account is None else account.bound
 
     @property
     def is_of_part(self) -> bool:
@@ -207,43 +205,14 @@ class Budget:
         """Forget how many runs were useless: something else is learnt from now on."""
         self._useless = self._skipped = 0
 
-    # -- what a program that may end soon can afford --------------------------------------------------------------
-
-    def limit(self, expected: Callable[[], float], spent: float) -> None:
-        """Allow from now on no more than a small share of the seconds that all calls are ``expected`` to take in eager,
-        and what graphs save. ``spent``: seconds that are spent already."""
-        self._expected, self._sunk = expected, spent
-
-    def count_on(self, saved: float) -> None:
-        """Allow half of what graphs are expected to save, in seconds, besides."""
-        self._counted_on = max(self._counted_on, saved)
-
     def sink(self, seconds: float) -> None:
-        """Record what learning has cost outside of the calls."""
-        self._sunk += seconds
+        """Record what learning has cost outside of the calls; that of a part is not counted."""
+        if self._account is None:
+            self.bound.sunk += seconds
 
-    @property
-    def is_bounded(self) -> bool:
-        """Whether there is such a limit."""
-        return (self if self._account is None else self._account)._expected is not None
-
-    def needed_for(self, price: float) -> float:
-        """Return how many seconds all calls have to take in eager, so that there is enough for something of this
-        price."""
-        if self._account is not None:
-            return self._account.needed_for(price)
-        spent = self.overhead.seconds + max(self._first - self.eager, 0.0) + self._sunk
-        return (spent + price - self._saved - 0.5 * self._counted_on) / LOSS
-
-    def affords(self, price: float) -> bool:
-        """Whether there is enough for something of this price."""
-        expected = (self if self._account is None else self._account)._expected
-        return expected is None or self.needed_for(price) <= expected()
-
-    @property
-    def coming(self) -> float:
-        """Seconds in eager of the calls to come, as far as there is a limit and they are known."""
-        return 0.0 if self._expected is None else max(self._expected() - self.seconds_in_eager, 0.0)
+    def _spent(self) -> float:
+        """Return the seconds that learning has cost in calls, with the first one."""
+        return self.overhead.seconds + max(self._first - self.eager, 0.0)
 
     # -- what there is time for -----------------------------------------------------------------------------------
 
@@ -283,7 +252,7 @@ class Budget:
         """Whether there is time to learn this from the current call. ``first``: there is no graph yet; ``odds``: one of
         so many such calls is useful."""
         # What has not been done yet was decided on before the account was opened.
-        if self.is_bounded and kind in self._prices and not self.affords(self._prices[kind]):
+        if self.bound.is_set and kind in self._prices and not self.bound.affords(self._prices[kind]):
             return False
         if self.is_free:
             return True
@@ -377,11 +346,10 @@ class Budget:
         if self._elapsed - self._since[1] >= self.window:
             self._before, self._since = self._since, (self._eager, self._elapsed)
         self._eager += eager
-        self._saved += saved
+        self.bound.saved += saved
         self._level += SHARE * fading * eager + saved
         if self._account is not None:
             self._account._level += saved
-            self._account._saved += saved
         # What graphs have just saved makes up for a disturbance later.
         wasted = max(min(self._wasted, 0.0), self._wasted - WASTED * fading * eager) - saved
         self._wasted = max(wasted, -BURST * self.window)

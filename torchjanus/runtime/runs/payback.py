@@ -122,7 +122,7 @@ class Payback:
         """Whether the first graph waits until it is due. Not where that is soon, or nothing is limited."""
         if not self._limits or not self._operations:
             return False
-        if self._budget.is_bounded:
+        if self._budget.bound.is_set:
             return True
         prospect = self.prospect()
         return self._operations > FEW if prospect is None else prospect.after > AT_ONCE
@@ -141,13 +141,13 @@ class Payback:
         if not self.decides:
             return True
         prospect = self.prospect()
-        if self._budget.is_bounded:
+        if self._budget.bound.is_set:
             return prospect is not None and self._is_affordable(prospect)
         return prospect is not None and self._budget.seconds_in_eager >= prospect.after
 
     def when(self, prospect: Prospect) -> str:
         """Return when the first graph is made, in words."""
-        if self._budget.is_bounded:
+        if self._budget.bound.is_set:
             after = pays_from(1.0 - prospect.saving, prospect.price)
             return f"once the calls to come are expected to take {after:.0f} s"
         return f"after {prospect.after / self._budget.eager:,.0f} calls, when it is worth its price"
@@ -156,8 +156,9 @@ class Payback:
         # What one call has cost to watch is spent: what counts is what is to come. A program whose end is unknown is
         # expected to run for as long again, if nothing was measured.
         budget = self._budget
-        coming = budget.coming if prospect.measured else max(budget.coming, budget.seconds_in_eager)
+        done = budget.seconds_in_eager
+        coming = budget.bound.coming(done) if prospect.measured else max(budget.bound.coming(done), done)
         if not gains(1.0 - prospect.saving, coming, prospect.price):
             return False
-        budget.count_on(prospect.saving * coming)
+        budget.bound.count_on(prospect.saving * coming)
         return True

@@ -52,7 +52,7 @@ class Items(Part):
         self.at(at)
         recording = self.recording
         if isinstance(obj, torch.Tensor):
-            return self._of_tensor(operator.getitem, obj, self._positions(key))
+            return self._of_tensor(operator.getitem, torch.Tensor.__getitem__, obj, self._positions(key))
         obj = self.natives.live(obj)
         access_path = recording.owner(obj)
         if self.natives.classes.is_shown(obj):
@@ -99,9 +99,8 @@ class Items(Part):
         self.state.refuse_container(obj, "subscript")
         return obj[key]
 
-    def _of_tensor(self, fn: Callable[..., Any], tensor: torch.Tensor, *args: Any) -> Any:
-        """Return ``fn(tensor, *args)``, where ``fn`` is ``operator.getitem`` or ``operator.setitem``."""
-        method = torch.Tensor.__getitem__ if fn is operator.getitem else torch.Tensor.__setitem__
+    def _of_tensor(self, fn: Callable[..., Any], method: Callable[..., Any], tensor: torch.Tensor, *args: Any) -> Any:
+        """Return ``fn(tensor, *args)``. ``method``: the one of torch.Tensor that the operator ``fn`` calls."""
         made = self.state.framework.unparsed(method, (tensor, *args), {})
         return (fn if made is method else made)(tensor, *args)
 
@@ -159,7 +158,7 @@ class Items(Part):
         self.at(at)
         recording = self.recording
         if isinstance(obj, torch.Tensor):
-            self._of_tensor(operator.setitem, obj, self._positions(key), value)
+            self._of_tensor(operator.setitem, torch.Tensor.__setitem__, obj, self._positions(key), value)
             return
         access_path = recording.owner(obj)
         if access_path is None:
