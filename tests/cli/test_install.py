@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.forked import python
+from torchjanus import runtime
 from torchjanus.cli.discovery import Selection
 from torchjanus.cli.install import _rest
 from torchjanus.cli.notebook import load_ipython_extension, watch_cells
@@ -54,7 +57,17 @@ print(losses[-1])
 """
 
 
+@pytest.fixture(autouse=True)
+def _by_replay() -> Iterator[None]:
+    """Nothing is compiled: which calls are served is looked at, not how fast."""
+    before = runtime.default_executor()
+    runtime.default_executor("replay")
+    yield
+    runtime.default_executor(before)
+
+
 def run(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script by an interpreter of its own: install() looks at who has called it."""
     (folder / "script.py").write_text(text)
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths, "TORCHJANUS_EXECUTOR": "replay"}
@@ -64,7 +77,8 @@ def run(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess
 
 @pytest.mark.parametrize("arguments", [(), ("a mistake",)])
 def test_a_script_does_what_it_did(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    plain = run(tmp_path, SCRIPT.replace("import torchjanus; torchjanus.install(after=0.0)", "pass"), *arguments)
+    (tmp_path / "script.py").write_text(SCRIPT.replace("import torchjanus; torchjanus.install(after=0.0)", "pass"))
+    plain = python(["script.py", *arguments], tmp_path, imported="torch")
     done = run(tmp_path, SCRIPT, *arguments)
     assert (done.stdout, done.returncode) == (plain.stdout, plain.returncode)
     said, _, report = done.stderr.partition("\ntorchjanus: report on ")

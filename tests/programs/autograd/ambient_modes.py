@@ -57,7 +57,7 @@ def scaled(hook, reduced=lambda y: y.pow(2).sum(), state=None):
 # -- grad mode ----------------------------------------------------------------------------------------------------
 
 
-@program()
+@program(slow=True)
 def grad_modes_nested():
     w = torch.randn(5, requires_grad=True)
 

@@ -13,8 +13,6 @@ from torch.utils.hooks import RemovableHandle
 
 from tests.programs.harness import CALLS, Program, program
 
-RUN_ONE_IN = 2  # There are many of them.
-
 
 def inputs(n=CALLS):
     return [(torch.randn(4, 5),) for _ in range(n)]

@@ -443,7 +443,7 @@ def the_number_of_the_iteration_on_one_side():
 # ------------------------------------------------------------------
 
 
-@program(speculated=18, compiles=2)
+@program(speculated=18, compiles=2, slow=True)
 def constants_beside_the_number_of_the_iteration():
     net = Net(nn.Linear(4, 4))
     (layer,) = net.layers

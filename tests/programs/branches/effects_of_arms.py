@@ -483,7 +483,7 @@ def history_of_turns():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=12, close=0.0001)
+@program(speculated=0, compiles=12, close=0.0001, slow=True)
 def count_decides():
     net = Net()
     (layer,) = net.layers

@@ -29,7 +29,7 @@ def batches(calls=MANY):
     return [(torch.randn(4, WIDTH) + torch.randn(WIDTH),) for _ in range(calls)]
 
 
-@program(speculated=28, compiles=9)
+@program(speculated=28, compiles=9, slow=True)
 def one_for_each_layer():
     net = Net()
 

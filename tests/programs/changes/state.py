@@ -9,8 +9,6 @@ from torch import nn
 
 from tests.programs.harness import CALLS, Program, program
 
-RUN_ONE_IN = 2  # There are many of them.
-
 steps_done = 0
 losses_seen: list = []
 config = {"scale": 2.0}

@@ -10,8 +10,6 @@ import torch
 
 from tests.programs.harness import Program, program
 
-RUN_ONE_IN = 2  # There are many of them.
-
 
 @program()
 def attributes_are_items_by_get():

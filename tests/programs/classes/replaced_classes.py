@@ -8,8 +8,6 @@ import torch
 
 from tests.programs.harness import Program, program
 
-RUN_ONE_IN = 2  # There are many of them.
-
 
 def _of(step, state, change=None):
     before = {} if change is None else {6: change, 8: change}

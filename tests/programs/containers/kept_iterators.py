@@ -6,8 +6,6 @@ import torch
 
 from tests.programs.harness import CALLS, Program, program
 
-RUN_ONE_IN = 4  # There are many of them.
-
 
 class Held:
     def __init__(self, **held):

@@ -8,8 +8,6 @@ import torch
 
 from tests.programs.harness import CALLS, Program, program
 
-RUN_ONE_IN = 2  # There are many of them.
-
 NATIVE = "native code asks a Key for what only Python code answers"
 NEW = "uses a new Key as a key"
 

@@ -8,8 +8,6 @@ import torch
 
 from tests.programs.harness import CALLS, Program, program
 
-RUN_ONE_IN = 2  # There are many of them.
-
 
 def inputs():
     return [(torch.randn(3),) for _ in range(CALLS)]

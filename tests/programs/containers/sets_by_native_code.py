@@ -10,8 +10,6 @@ import torch
 
 from tests.programs.harness import CALLS, Program, program
 
-RUN_ONE_IN = 2  # There are many of them.
-
 SOME = set(range(0, 40_000, 1_999))
 OTHERS = set(range(7, 40_000, 3_001)) | set(list(SOME)[:5])
 for _one in list(SOME)[:3]:

@@ -24,7 +24,7 @@ def parameters_of(model):
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-@program()
+@program(slow=True)
 def private_gradients_with_noise():
     model = net()
     state = {"parameters": parameters_of(model), "norms": []}

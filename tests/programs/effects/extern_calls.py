@@ -22,8 +22,6 @@ from torch import nn
 
 from tests.programs.harness import CALLS, Program, program
 
-RUN_ONE_IN = 2  # There are many of them.
-
 
 def inputs(count=CALLS, *shape):
     return [(torch.randn(*(shape or (4, 5))),) for _ in range(count)]

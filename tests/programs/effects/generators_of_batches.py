@@ -8,8 +8,6 @@ from torch import nn
 
 from tests.programs.harness import CALLS, Program, program
 
-RUN_ONE_IN = 4
-
 SEEN = {"scale": 1.0}
 asked = 0
 

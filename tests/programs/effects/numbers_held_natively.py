@@ -28,8 +28,6 @@ import torch
 
 from tests.programs.harness import Program, program
 
-RUN_ONE_IN = 4
-
 
 def inputs(count=18):
     return [(torch.randn(6, 5),) for _ in range(count)]

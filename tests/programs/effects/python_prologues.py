@@ -35,7 +35,7 @@ def transitions(count=60):
         yield Transition(torch.randn(1, 4), torch.tensor([[number % 2]]), following, torch.tensor([float(number % 3)]))
 
 
-@program(speculated=7)
+@program(speculated=7, slow=True)
 def transitions_of_which_some_are_the_last():
     """The step of PyTorch's tutorial on deep Q-learning."""
     policy, opt = model_and_optimizer()
@@ -79,7 +79,7 @@ def flags_among_samples():
     return Program(step, [()] * CALLS, state=(model, opt))
 
 
-@program(speculated=14)
+@program(speculated=14, slow=True)
 def sequences_of_any_length_padded():
     model, opt = nn.Embedding(20, 3), None
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -154,7 +154,7 @@ def errors_in_the_first_statements_and_behind_them():
     return Program(step, [(n, torch.randn(3, 4)) for n in range(40)], state=(model, opt))
 
 
-@program(speculated=7)
+@program(speculated=7, slow=True)
 def a_variable_of_an_enclosing_function_and_random_tensors():
     model, opt = model_and_optimizer()
     drawn = 0

@@ -85,7 +85,7 @@ def the_best_so_far_is_saved():
     return Program(step, calls, state=(model, opt, best, found), between=contents(path, found))
 
 
-@program(speculated=8, compiles=2)
+@program(speculated=8, compiles=2, slow=True)
 def a_checkpoint_is_read_again():
     path = path_of("again")
     model, opt = model_and_optimizer()

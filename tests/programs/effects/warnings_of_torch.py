@@ -7,8 +7,6 @@ import torch
 
 from tests.programs.harness import CALLS, Program, program
 
-RUN_ONE_IN = 2
-
 weight = torch.linspace(-1, 1, 25).view(5, 5)
 
 

@@ -352,7 +352,7 @@ def none_from_the_beginning():
     return under_a_limit(lambda p, keep, x: F.cross_entropy(p[keep], x[keep].argmax(1) % 3), none=range(0, 60, 2))
 
 
-@program(speculated=48, reported=WITHIN)
+@program(speculated=48, reported=WITHIN, slow=True)
 def sums_over_none():
     return under_a_limit(lambda p, keep, x: p[keep].sum() + p[~keep].mean(), none=range(6, 60, 4))
 

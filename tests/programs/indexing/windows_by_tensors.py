@@ -21,7 +21,7 @@ class Language(Trainer):
         return self.update(F.cross_entropy(self.model(x).flatten(0, -2), y.flatten()))
 
 
-@program(speculated=17, compiles=1)
+@program(speculated=17, compiles=1, slow=True)
 def a_batch_of_windows():
     t = Language()
 

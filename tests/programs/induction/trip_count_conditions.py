@@ -899,7 +899,7 @@ def backwards_to_the_first():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=0, compiles=30, close=0.0001, slow=True)
 def batches_of_any_size():
     net = Net()
     a, b = net.layers

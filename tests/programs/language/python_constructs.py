@@ -12,8 +12,6 @@ from torch import nn
 
 from tests.programs.harness import CALLS, Call, Program, program
 
-RUN_ONE_IN = 2  # There are many of them.
-
 log = logging.getLogger("program")
 
 

@@ -392,7 +392,7 @@ def none_at_all():
     return Program(step, numbers((5, 7, 5, 0, 1, 2, 6, 0, 1, 2, 9, 3)), state=net)
 
 
-@program(speculated=8, compiles=10)
+@program(speculated=8, compiles=10, slow=True)
 def left_now_and_then():
     net = Net()
 

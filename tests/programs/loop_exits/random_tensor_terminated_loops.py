@@ -25,7 +25,7 @@ def firsts():
     return [(torch.randint(1, 6, (1,)),) for _ in range(CALLS)]
 
 
-@program(speculated=16, compiles=4)
+@program(speculated=16, compiles=4, slow=True)
 def sampled_until_a_word_says_stop():
     model = Words()
 

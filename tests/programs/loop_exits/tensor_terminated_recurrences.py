@@ -47,7 +47,7 @@ def fitting(optimizer, least=0.6, **options):
     return Program(step, pairs(), state=(net, net.optimizer))
 
 
-@program(speculated=19, compiles=2)
+@program(speculated=19, compiles=2, slow=True)
 def trained_by_adam():
     return fitting(torch.optim.Adam)
 
@@ -108,7 +108,7 @@ def more_iterations_than_there_are_numbers_for():
     return Program(step, [(x * (3 if k in (5, 8) else 0.5), y) for k, (x, y) in enumerate(pairs(14))])
 
 
-@program(speculated=19, compiles=2)
+@program(speculated=19, compiles=2, slow=True)
 def an_input_that_an_optimizer_of_its_own_finds():
     net = Net().requires_grad_(False)
 

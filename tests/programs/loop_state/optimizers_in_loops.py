@@ -46,7 +46,7 @@ def trained(optimizer, counts=COUNTS, before=None):
     return Program(step, counted(counts), acts, state=(model, opt))
 
 
-@program(speculated=21, compiles=1)
+@program(speculated=21, compiles=1, slow=True)
 def adam():
     return trained(lambda parameters: torch.optim.Adam(parameters, 1e-2))
 

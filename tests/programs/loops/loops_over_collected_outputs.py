@@ -217,7 +217,7 @@ def length_as_a_key_behind_iterations_that_tensors_decide():
     return keyed(loop)
 
 
-@program(speculated=1, compiles=16)
+@program(speculated=1, compiles=16, slow=True)
 def length_as_a_key_behind_iterations_that_a_tensor_ends():
     def loop(model, x, y):
         total = 0

@@ -30,7 +30,7 @@ def trained(learner, x, y, iterations=2, lr=0.1):
     return loss
 
 
-@program()
+@program(slow=True)
 def reptile():
     model = net()
 

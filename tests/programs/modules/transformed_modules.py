@@ -13,8 +13,6 @@ from torch.nn.utils import parametrize
 
 from tests.programs.harness import CALLS, Program, program
 
-RUN_ONE_IN = 2  # There are many of them.
-
 UNSEEN = "its class keeps it where it cannot be watched"
 LAZY = "is a parameter or buffer that is not initialized yet"
 

@@ -13,8 +13,6 @@ from torch import nn
 
 from tests.programs.harness import CALLS, Program, program
 
-RUN_ONE_IN = 3
-
 
 class Noisy:
     def __init__(self, name):

@@ -11,8 +11,6 @@ from torch import nn
 
 from tests.programs.harness import CALLS, Program, program
 
-RUN_ONE_IN = 2  # There are many of them.
-
 
 def inputs(n=CALLS):
     return [(torch.randn(4, 6),) for _ in range(n)]

@@ -131,7 +131,13 @@ KINDS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# Each becomes events in the same way: the others differ in their arithmetic only.
+QUICK = ("sgd", "momentum", "adam", "nadam", "rprop", "tensor")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(one, marks=pytest.mark.slow if one not in QUICK else ()) for one in KINDS]
+)
 def test_every_optimizer_is_equal_to_eager(kind: str) -> None:
     alike(KINDS[kind], plain)
 

@@ -51,13 +51,16 @@ def layers_with_dropout() -> Made:
 
 
 EVERY = {**PROGRAMS, "layers_with_dropout": layers_with_dropout}
+QUICK = ("adam", "numpy_in_the_middle", "branch", "feedback", "sentences", "layers_with_dropout")
 
 
 def served_by(step: Any) -> Any:
     return next(iter(step._coexecution._last.values()))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.slow if one not in QUICK else ()) for one in EVERY]
+)
 def test_results_state_and_generators_are_eagers(name: str) -> None:
     twins = Twins(EVERY[name], coexecuted)
     twins.run()

@@ -58,7 +58,7 @@ def checked(page: str) -> Checked:
 
 @pytest.fixture(scope="module")
 def data() -> dict[str, Any]:
-    return {make.__name__: torchjanus.explain(make()).data() for make in programs.PROGRAMS}
+    return {name: torchjanus.explain(step).data() for name, step in programs.steps().items()}
 
 
 @pytest.mark.parametrize("make", programs.PROGRAMS)

@@ -24,7 +24,7 @@ from torchjanus.runtime.runs.call_times import COMPILED, GRAPH, KEPT, MOST_BINS,
 
 @pytest.fixture(scope="module")
 def steps() -> dict[str, Any]:
-    return {make.__name__: make() for make in programs.PROGRAMS}
+    return programs.steps()
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
@@ -166,7 +166,9 @@ def test_short_calls_by_graphs_are_counted_by_some_of_them() -> None:
 
 
 def test_why_calls_are_pythons_is_said_if_more_than_a_few_are() -> None:
-    step = programs.trained()
+    step = torchjanus.speculate(programs.many, executor="replay")
+    for _ in range(5):
+        step(torch.ones(3))
     step._learning.event_log.record("budget", "there is no time to learn")
     counts = step._learning.counts
     counts.speculated, counts.imperative = 1000, 20

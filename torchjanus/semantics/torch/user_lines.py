@@ -21,7 +21,6 @@ from torchjanus.trace.actions import name_of
 __all__ = ["UserLines"]
 
 _REGISTRY = "__warningregistry__"
-_OF_MODULES = ("__name__", "__file__", "__builtins__")
 _TEMPLATE = (lambda fn, args, kwargs: fn(*args, **kwargs)).__code__
 
 # By line that has warned in a watched run: the version of the filters, by which Python knows that they have changed.

@@ -15,9 +15,8 @@ import torch
 
 from torchjanus.core.kinds import getattr, isinstance
 
-__all__ = ["LITERALS", "Constants", "Unknown", "literal_text", "named"]
+__all__ = ["Constants", "Unknown", "literal_text", "named"]
 
-LITERALS = (int, float, str, bool, type(None))
 _VALUES = (torch.dtype, torch.layout, torch.memory_format)
 _WORDS = {None: "none", True: "true", False: "false"}
 
