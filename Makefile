@@ -13,18 +13,19 @@ BIN := $(VENV)/bin
 # Compilers and kernels on two cores run best on one thread each; every figure in the README is for one thread.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-all fuzz check docs format bench clean
+.PHONY: help demo test test-all test-newest fuzz check docs format bench clean
 
 help:
 	@echo "make demo      train the digits example with torchjanus, then compare it with eager PyTorch"
 	@echo "make test      the tests, without the slow ones"
 	@echo "make test-all  all tests"
+	@echo "make test-newest  a sample of the tests on the newest PyTorch that pip finds, in .venv-newest"
 	@echo "make fuzz      made-up programs against eager (N=1000 SEED=0 JOBS=1); finds go to build/fuzz"
 	@echo "make check     ruff (rules and format) and mypy --strict"
 	@echo "make docs      the documentation site, in build/site; a broken link fails"
 	@echo "make format    let ruff rewrite what it can"
 	@echo "make bench     the measurements of the README (QUICK=1: a few minutes)"
-	@echo "make clean     remove .venv and what the tools leave behind"
+	@echo "make clean     remove .venv, .venv-newest and what the tools leave behind"
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found: install one, or say 'make PYTHON=/path/to/python3'" >&2; exit 2; }
@@ -57,6 +58,20 @@ test-all: $(VENV)/installed-dev
 	$(bytecode)
 	$(BIN)/python -m pytest -n $(WORKERS)
 
+# Not part of CI: PyTorch's next release must not stop a change. The rest stays pinned. What is sampled: all that reads
+# torch's own tables and schemas, lowering, and the programs of the corpus. A deprecation warning is no failure there.
+NEWEST := .venv-newest
+NEWEST_TESTS ?= tests/core tests/ops tests/graph/lowering tests/semantics/known tests/runtime/entries \
+    tests/runtime/test_speculate.py tests/test_programs.py
+
+test-newest:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found: say 'make PYTHON=/path/to/python3 $@'" >&2; exit 2; }
+	test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
+	grep -v '^torch==' constraints.txt > $(NEWEST)/constraints.txt
+	$(NEWEST)/bin/python -m pip install --quiet --upgrade -c $(NEWEST)/constraints.txt torch -e '.[test]'
+	@$(NEWEST)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
+	$(NEWEST)/bin/python -m pytest -m "not slow" -n $(WORKERS) -W default $(NEWEST_TESTS)
+
 N ?= 1000
 SEED ?= 0
 JOBS ?= 1
@@ -83,5 +98,5 @@ bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.speed.ablation $(if $(QUICK),--quick,--record)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
