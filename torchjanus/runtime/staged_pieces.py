@@ -54,7 +54,7 @@ class Pieces:
         self._known: list[tuple[Piece, Speculated[Any, Any]]] = []
 
     def compile(self, piece: Piece) -> Speculated[..., tuple[Any, ...]]:
-        """Return what runs a piece."""
+        """Return a piece of the graph as a function that is speculated on, with the back end."""
         made: Speculated[..., tuple[Any, ...]] = speculate(piece.function(), backend=self._backend, watch=WATCH)
         self._known.append((piece, made))
         return made

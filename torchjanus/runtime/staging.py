@@ -101,7 +101,7 @@ class StagedGraph:
 
     @property
     def graph(self) -> Graph:
-        """The graph itself."""
+        """The graph as a tree of nodes (see ``torchjanus.tracegraph``)."""
         return self._program.graph
 
     def text(self) -> str:
@@ -187,6 +187,8 @@ def _check_gradients(types: Any, values: Any) -> None:
 
 
 def _check_type(type_: Any, value: Any, what: str, sizes: dict[str, int]) -> None:
+    """Raise Unsupported unless an argument is of the type that the function was staged for. ``what`` names it;
+    ``sizes``: the sizes with names that arguments before it have, which are added to."""
     match type_:
         case TensorSpec():
             fits = isinstance(value, torch.Tensor) and value.dtype is type_.dtype and value.ndim == len(type_.sizes)

@@ -46,7 +46,8 @@ def compiled_once(lowered: Lowered) -> Inductor:
 
 
 def which_are_compiled(parts: int, middles: int, executor: str) -> str:
-    """Say it, for people."""
+    """Return a sentence for the report: which of the ``parts`` of a graph are compiled. ``middles``: how many of those
+    before its last cut."""
     last = executor != "replay"
     which = f"{middles} before the last one" if middles else ""
     which += f"{' and ' if which else 'only '}the last one" if last else ""

@@ -108,7 +108,7 @@ class Handing:
         self._function, self._site = function, site
 
     def call(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Make one call."""
+        """Call the function with a stand-in for each argument that is a function speculated on."""
         stand_in = self._site.stand_in
         return self._function(*map(stand_in, args), **{name: stand_in(value) for name, value in kwargs.items()})
 

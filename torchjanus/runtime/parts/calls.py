@@ -38,7 +38,7 @@ TRUSTED_ERRORS = 3
 
 
 class Calls:
-    """Makes the calls of ``fn``."""
+    """Makes the calls of ``fn``: by the routes that ``learning`` keeps, by Python, or under watch."""
 
     def __init__(self, fn: Callable[..., Any], learning: Learning) -> None:
         self.fn = fn

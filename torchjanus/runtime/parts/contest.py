@@ -85,7 +85,7 @@ class Contest:
         self._balance = 0.0  # seconds that it has gained since it was measured
 
     def call(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Make one call."""
+        """Make one call, and return its result: by the winner, by one that is measured, or by one that learns."""
         if self._python > 0:
             self._python -= 1
             return self._make(PYTHON, args, kwargs)
@@ -107,6 +107,7 @@ class Contest:
         return self._tries(args, kwargs)
 
     def _make(self, contender: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make one call by a contender: PYTHON, PARTS or COEXECUTION. Nothing is timed."""
         if contender is COEXECUTION:
             before = self._log.counts.speculated
             try:
@@ -160,7 +161,7 @@ class Contest:
         return result
 
     def _later(self) -> None:
-        """Try again after many calls."""
+        """Put the next measurement off: twice as many calls as the last time."""
         self._next, self._wait = self._wait, 2 * self._wait
         self._distance = min(2 * self._distance, RARELY)
         self._tried = self._row = self._left = 0
@@ -210,6 +211,8 @@ class Contest:
         return result
 
     def _conclude(self) -> None:
+        """Compare the medians of the measured calls, and let the fastest contender make the calls. Another than Python
+        has to be faster by MARGIN, and co-execution has to have served most of its calls."""
         found = {name: statistics.median(times) for name, times in self._times.items()}
         if self._unserved:
             # A call that diverges takes many times as long as the median, which would not show it.

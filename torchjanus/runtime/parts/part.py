@@ -86,7 +86,7 @@ class Part:
         self._ticks: deque[tuple[int, int, int]] = deque(maxlen=MAX_TICKS)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make one call."""
+        """Make one call, and return its result: by a graph, by Python, or watched."""
         if self.before is None and self.after is None:
             return self._call(args, kwargs)
         semantics: Any = current()

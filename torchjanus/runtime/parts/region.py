@@ -29,7 +29,7 @@ TIMED = 8  # calls of the step that are timed once a part asks for it
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """See speculate()."""
+    """What the user has given ``speculate`` for the whole step; it holds for each part."""
 
     watch: int
     executor: str | None
@@ -158,7 +158,7 @@ class Region:
 
     @property
     def executors(self) -> Sequence[object]:
-        """What its graphs are run by."""
+        """Return the engine of each of its graphs, as a number, and the executor that the engine uses now."""
         routes = () if self.part is None else self.part.learning.routes
         return [(id(engine), engine.current) for route in routes for engine in route.engines]
 
@@ -189,6 +189,8 @@ class Region:
         self._learn()
 
     def _learn(self) -> None:
+        """Make a Part of it, which watches its calls; leave it to Python where it takes too small a share of the
+        step."""
         if self._account.limited and self.share < LEAST_SHARE:
             self.is_small = True
             self.leave("it takes too little time to be worth a graph")
@@ -219,7 +221,7 @@ class Region:
             self._leave(self)
 
     def end(self) -> None:
-        """Drop its graphs."""
+        """Drop its graphs, and cancel their compilation."""
         if self.part is not None:
             self.part.learning.end()
 

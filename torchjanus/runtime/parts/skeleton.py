@@ -268,7 +268,9 @@ class Parts:
         update: bool = False,
         anew: bool = False,
     ) -> Region:
-        """Return a new part."""
+        """Return a new part of the step, which ``fn`` computes. ``label``: its name in the report; ``last``: the last
+        of its lines; ``leave`` is called when it is left to Python; ``update``: it updates parameters; ``anew``: the
+        step makes its function in each call."""
         made = Region(
             fn,
             self._options,
@@ -364,7 +366,7 @@ class Parts:
         return known
 
     def end(self) -> None:
-        """Drop all graphs."""
+        """Drop the graphs of all parts."""
         for region in self.regions:
             region.end()
 

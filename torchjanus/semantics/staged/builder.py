@@ -58,7 +58,7 @@ def _sees_calls(kind: type) -> bool:
 
 
 class Builder:
-    """A graph that is being made."""
+    """A graph that is being made: its nodes, and which tensors and numbers are which of its values."""
 
     def __init__(self, name: str, fakes: Fakes, where: Callable[[], Place]) -> None:
         self.graph = Graph(name, Const(None), Const(None))
@@ -178,7 +178,7 @@ class Builder:
 
     @contextmanager
     def block(self, block: Block) -> Iterator[Block]:
-        """Nodes go into this block."""
+        """Add the nodes that are made in this context to ``block``."""
         self.blocks.append(block)
         try:
             yield block

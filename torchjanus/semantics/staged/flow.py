@@ -68,6 +68,7 @@ class Flow(Operating):
         return self.at(at).after(left, rest)
 
     def result(self, left: Any) -> Any:
+        """Return what a function returns whose body was left by ``left``: a staged choice, if only some arms return."""
         if left is None or left.kinds == {0}:
             return None
         if left.kinds == {RETURN}:
@@ -110,6 +111,7 @@ class Flow(Operating):
         return self.staging.attempt()
 
     def asserts(self, at: Site, value: Any, message: Any) -> None:
+        """An ``assert`` on a known value raises now; on a staged one it becomes a check of the graph."""
         staging = self.at(at)
         if not is_staged(value):
             if not value:
@@ -121,6 +123,8 @@ class Flow(Operating):
         staging.check(staging.truth(value), AssertionError, text)
 
     def loop(self, at: Site, names: tuple[str, ...], test: Any, body: Any, orelse: Any, rest: Any) -> Any:
+        """Run the iterations of a ``while`` as long as its test is known; from the first staged test on it is a loop of
+        the graph, whose body is run once."""
         staging = self.at(at)
         for _ in range(_MOST_ITERATIONS):
             decided, left = staging.iteration(test, body)
@@ -196,6 +200,7 @@ class Flow(Operating):
         return self.iterate(at, iterable)
 
     def collect(self, at: Site, iterable: Any, many: bool, element: Any, filters: tuple[Any, ...]) -> Any:
+        """A list comprehension: a list of known length, or a staged one if what it goes over is of unknown length."""
         staging = self.at(at)
         over = self.elements(at, iterable)
         made: Any = []

@@ -77,7 +77,7 @@ class Lists(Staging):
         return made
 
     def sliced(self, one: StagedList, key: slice) -> StagedList:
-        """Return ``one[key]``."""
+        """Return the slice ``one[key]`` of a list of unknown length: another such list."""
         return self._made(operator.getitem, (self.operand(one), self.operand(key)), one.type.element)
 
     def _made(self, function: Any, args: tuple[Operand, ...], element: Any) -> StagedList:

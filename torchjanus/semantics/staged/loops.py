@@ -333,7 +333,8 @@ class Loops(KnownLoops):
 
 @dataclass
 class _Tried:
-    """One iteration that was run."""
+    """One iteration that was run on values of unknown content: its parameters by variable, its index in a loop over a
+    range, its test and its body."""
 
     params: dict[str, Any]
     index: Any

@@ -186,7 +186,7 @@ class Merging(Lists):
 
 
 def same_type(one: Any, other: Any) -> bool:
-    """Whether two types are one."""
+    """Whether two types of staged values are one: numbers of one kind, or objects of one class."""
     if one is other:
         return True
     match one, other:

@@ -62,7 +62,8 @@ class Zipped:
     first: int | None = None  # of ``enumerate``
 
     def staged(self, elements: Callable[[Any], Any], staging: Any) -> Any:
-        """What a loop goes over."""
+        """Return the range of indices that a loop goes over, with the element at each. ``elements`` returns the range
+        of one part. Raises Refused where only some parts are of unknown length."""
         known = [elements(part) for part in self.parts]
         ranges = [part for part in known if isinstance(part, StagedRange)]
         if len(ranges) != len(known):
@@ -101,6 +102,8 @@ def _range(semantics: Any, at: Site, *bounds: Any) -> Any:
 
 
 def _converted(kind: type) -> Callable[..., Any]:
+    """Return how ``int()``, ``float()`` or ``bool()`` is staged: a fetch of a tensor, or a computed number."""
+
     def convert(semantics: Any, at: Site, *args: Any) -> Any:
         staging = semantics.at(at)
         if len(args) == 1 and isinstance(args[0], torch.Tensor):
@@ -119,6 +122,8 @@ def _abs(semantics: Any, at: Site, one: Any) -> Any:
 
 
 def _extreme(function: Any, comparison: Any) -> Callable[..., Any]:
+    """Return how ``min()`` or ``max()`` is staged: tensors are compared one after the other, numbers at once."""
+
     def extreme(semantics: Any, at: Site, /, *args: Any, **kwargs: Any) -> Any:
         staging = semantics.at(at)
         items = args if len(args) > 1 else tuple(semantics.iterate(at, args[0]))
@@ -138,6 +143,7 @@ def _extreme(function: Any, comparison: Any) -> Callable[..., Any]:
 
 
 def _sum(semantics: Any, at: Site, iterable: Any, start: Any = 0) -> Any:
+    """``sum()``: additions, or a loop of the graph over a list of unknown length."""
     staging = semantics.at(at)
     over = semantics.elements(at, iterable)
     total = start
@@ -165,6 +171,8 @@ def _sum(semantics: Any, at: Site, iterable: Any, start: Any = 0) -> Any:
 
 
 def _any_or_all(kind: str) -> Callable[..., Any]:
+    """Return how ``any()`` or ``all()`` is staged: truth values joined; known ones may end it at once."""
+
     def decide(semantics: Any, at: Site, iterable: Any) -> Any:
         staging = semantics.at(at)
         found: Any = kind == "all"
@@ -182,6 +190,8 @@ def _any_or_all(kind: str) -> Callable[..., Any]:
 
 
 def _isinstance(semantics: Any, at: Site, one: Any, kind: Any) -> Any:
+    """``isinstance()``: known from the type of a staged value; for an object of unknown class, computed by the
+    graph."""
     if isinstance(one, StagedNumber):
         classes = {"int": int, "float": float, "bool": bool}
         known = classes.get(one.type.kind)
@@ -200,6 +210,7 @@ def _isinstance(semantics: Any, at: Site, one: Any, kind: Any) -> Any:
 
 
 def _type(semantics: Any, at: Site, *args: Any) -> Any:
+    """``type()`` of a staged value whose class is known. Raises Refused where it is not."""
     if len(args) == 1 and isinstance(args[0], StagedNumber):
         found = {"int": int, "float": float, "bool": bool}.get(args[0].type.kind)
         if found is not None:

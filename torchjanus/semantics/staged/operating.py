@@ -38,6 +38,8 @@ class Operating(Changing):
     # ---- reads ----
 
     def attr(self, at: Site, obj: Any, name: str) -> Any:
+        """``obj.name``: of a staged object a part of it, else what Python returns; properties of the program are
+        entered."""
         if isinstance(obj, StagedValue | Poison):
             return self._attribute(at, obj, name)
         staging = self.at(at)
@@ -51,6 +53,7 @@ class Operating(Changing):
         return getattr(obj, name)
 
     def _attribute(self, at: Site, obj: Any, name: str) -> Any:
+        """Return an attribute of a staged value. Raises Refused where its type does not tell it."""
         staging = self.at(at)
         if isinstance(obj, Poison):
             obj._raise()
@@ -71,6 +74,7 @@ class Operating(Changing):
         raise refused("staged-value", f".{name} of a staged {obj.type}", "", "", staging.place)
 
     def item(self, at: Site, obj: Any, key: Any) -> Any:
+        """``obj[key]``. Raises Refused for a staged index of a container that the graph does not hold."""
         staging = self.at(at)
         if isinstance(obj, StagedList):
             if isinstance(key, slice):
@@ -102,6 +106,7 @@ class Operating(Changing):
         return self._operator(at, INPLACE[op] if isinstance(a, torch.Tensor) else BINARY[op], a, b)
 
     def _operator(self, at: Site, function: Any, a: Any, b: Any) -> Any:
+        """Return ``function(a, b)``: a node where one is a tensor, a longer staged list, or what Python returns."""
         staging = self.at(at)
         if isinstance(a, StagedList) or isinstance(b, StagedList):
             if function is operator.add and isinstance(a, list | StagedList) and isinstance(b, list | StagedList):
@@ -191,6 +196,7 @@ class Operating(Changing):
         return staging.compute(operator.not_, (staging.truth(value),)) if is_staged(value) else not value
 
     def branch(self, at: Site, value: Any) -> bool:
+        """Whether native control flow goes the way of ``value``. Raises Refused where a staged value decides."""
         if is_staged(value):
             raise refused(
                 "staged-decision", f"a staged value decides ({at.kind})",

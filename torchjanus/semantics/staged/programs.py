@@ -42,7 +42,8 @@ class Given:
 
 @dataclass
 class Program:
-    """A function that was staged."""
+    """A function that was staged. ``given``: the types of its arguments; ``grad``: whether autograd was enabled;
+    ``asked_grad``: whether it asks which tensors require gradients."""
 
     graph: Graph
     given: Given
@@ -75,6 +76,8 @@ def stage_program(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 
 class _Making:
+    """Stages one function: runs it on staged values, and adds graph functions for calls that stay calls."""
+
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
         self.target, self.leading = underlying(fn.forward if isinstance(fn, torch.nn.Module) else fn)
@@ -84,6 +87,8 @@ class _Making:
         self.pending = 0  # calls whose results were not known
 
     def whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
+        """Run the function on staged values of the types of these arguments, and return the program. Raises Refused
+        where it cannot be staged, or has changed objects from before the call."""
         staging = self.staging
         given = self._given(args, kwargs)
         values = [self._input(type_, Path("arg", None, Const(n))) for n, type_ in enumerate(given.args)]
@@ -141,6 +146,8 @@ class _Making:
             return lifted_form(fn)(*args, **kwargs)
 
     def _checked(self, graph: Graph) -> Graph:
+        """Return the graph and its functions tidied. Raises Refused where a value is used outside of the block that
+        made it."""
         for one in (*graph.functions, graph):
             tidy(one)
         try:
@@ -206,6 +213,8 @@ class _Making:
         return self._call(fn, args, kwargs)
 
     def _call(self, function: GraphFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Add a call of a graph function, and return its staged result. A function is staged once for arguments of the
+        same types. Raises Pending within a recursive call whose result is not known yet."""
         staging = self.staging
         target, leading = underlying(function.fn)
         arguments = inspect.signature(target).bind(*leading, *args, **kwargs)

@@ -33,7 +33,7 @@ _MOST_LENGTHENED = 8  # times that arms are run until all lists have become such
 
 @dataclass
 class Raised:
-    """An arm that raises."""
+    """How an arm is left that raises ``error``."""
 
     error: BaseException
 
@@ -172,6 +172,8 @@ class Regions(Merging):
         return Arm(block, left, changed, before, pending)
 
     def _raises(self, error: Exception) -> Raised:
+        """Record that an arm raises this error. Raises Refused where no statement of the program raises it, or a
+        handler would have to be chosen when the graph runs."""
         if isinstance(error, RecursionError):
             raise refused(
                 "staged-recursion", "a function that calls itself without end", "A staged value decides whether it "
@@ -245,7 +247,8 @@ class Regions(Merging):
         return self.fork(goes_on, rest, lambda: others, None, "rest", around or (rest,))
 
     def choose(self, predicate: Any, then: Part, orelse: Part, construct: str) -> Any:
-        """A conditional expression."""
+        """Run both parts of a conditional expression, and return a staged value: that of the part that the predicate
+        chooses when the graph runs."""
         variables = cells_of(then, orelse)
         arms = [self.run("then", then, variables), self.run("else", orelse, variables)]
         return self.merge(predicate, arms, construct, exits=False)
@@ -357,7 +360,8 @@ class Regions(Merging):
         return self.variables.get(id(cell), "a variable")
 
     def _exits(self, arms: list[Arm], live: list[Arm], slots: list[tuple[Any, tuple[Any, ...]]]) -> Exit | None:
-        """How a switch is left."""
+        """Return by which exits a switch may be left, with what is returned and a flag for which exit it is; None where
+        both arms go on behind it. The values that differ are added to ``slots``."""
         kinds = frozenset().union(*(kinds_of(arm.left) for arm in live)) if live else frozenset()
         if kinds <= {0}:
             return None
@@ -394,7 +398,7 @@ def kinds_of(left: Any) -> frozenset[int]:
 
 
 def flag_of(left: Any) -> Any:
-    """Which way it is left."""
+    """Return the number of the exit: known if there is one only, else the staged flag that holds it."""
     if left is None:
         return 0
     return left.only if left.flag is None else left.flag

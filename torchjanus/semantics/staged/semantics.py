@@ -53,6 +53,7 @@ class Staged(Flow):
         return True
 
     def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call: Python functions of the program are entered, native ones are staged by ``NATIVES`` or called."""
         staging = self.at(at)
         if isinstance(fn, Poison):
             fn._raise()
@@ -105,6 +106,8 @@ class Staged(Flow):
         return self._native(at, cls, args, kwargs, self.staging)
 
     def _native(self, at: Site, fn: Any, args: Any, kwargs: Any, staging: Loops) -> Any:
+        """Call native code, or add a node where torch is given staged values. Raises Refused for calls with effects
+        that a graph would not repeat."""
         owner = getattr(fn, "__self__", None)
         name = getattr(fn, "__name__", "")
         if owner is not None and name in MUTATORS and isinstance(owner, list | dict | set):

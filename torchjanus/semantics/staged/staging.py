@@ -221,6 +221,8 @@ class Staging:
         return self._note(function, args, kwargs, out, written)
 
     def _note(self, function: Any, args: Any, kwargs: Any, out: Any, written: list[torch.Tensor]) -> Any:
+        """Add a node for a call of torch, and return its result ``out``. ``written``: the tensors whose memory it
+        changes. Raises Refused for a result that is in memory of now."""
         leaves = pytree.tree_leaves(out)
         if not written and not any(isinstance(one, torch.Tensor) for one in leaves):
             return self._numbers(function, args, kwargs, out)
@@ -281,6 +283,7 @@ class Staging:
         return sizes
 
     def _attribute(self, function: Any, name: str, tensor: torch.Tensor) -> Any:
+        """Return an attribute of a tensor: what the fake tells, or a node where it is another tensor."""
         if name == "shape":
             return self.shape(tensor)
         if name in _READING:

@@ -40,6 +40,7 @@ def tidy(graph: Graph) -> Graph:
 
 
 def _drop_unused(graph: Graph) -> bool:
+    """Drop nodes, results of switches and inputs that nobody uses; whether there were any."""
     used = {ref.value for ref in refs_in((graph.result or (),))}
     for node in walk(graph.body):
         used |= {ref.value for ref in refs_in(tuple(operand for _, operand in node.fields))}
@@ -70,6 +71,7 @@ def _prune(block: Block, used: set[Value]) -> bool:
 
 
 def _is_idle(node: Node, used: set[Value]) -> bool:
+    """Whether a node can be dropped: its results are not used, and it can neither write nor raise."""
     if any(ref.value in used for ref in node.outs):
         return False
     match node.kind:

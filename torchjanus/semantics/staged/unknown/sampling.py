@@ -98,7 +98,7 @@ class _Run:
 
 
 def _parts(size: Any) -> list[Any]:
-    """The symbols in a size."""
+    """Return the symbols in a size, by name."""
     return sorted(size.node.expr.free_symbols, key=str)
 
 

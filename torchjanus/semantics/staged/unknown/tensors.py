@@ -92,7 +92,7 @@ class Fakes:
 
     @quiet
     def like(self, spec: TensorSpec) -> torch.Tensor:
-        """Return a new fake."""
+        """Return a new fake tensor of this type; sizes with one name are one symbol."""
         with self.mode, torch.enable_grad():
             sizes = [self.size(one) for one in spec.sizes]
             made = torch.empty(sizes, dtype=spec.dtype, device=spec.device)
@@ -114,7 +114,7 @@ class Fakes:
 
     @quiet
     def number(self, kind: str) -> Any:
-        """Return a new symbol."""
+        """Return a new symbol for a number that is not known. ``kind``: "int", "bool", else a float."""
         match kind:
             case "int":
                 return self.shapes.create_unbacked_symint()

@@ -89,7 +89,7 @@ class ObjectType:
 
 @dataclass(eq=False)
 class ListType:
-    """A list of any length."""
+    """The type of a list of any length. ``element``: the type of its elements, None for an empty list."""
 
     element: Any
 
