@@ -15,6 +15,7 @@ import torch
 import torchjanus
 from tests.graph.recording import generalise, record
 from tests.programs import harness
+from tests.sampling import every
 from tests.semantics.two_processes import run_both
 from tests.test_programs import check
 from torchjanus.core.errors import Refused
@@ -256,7 +257,7 @@ BY_HAND: tuple[Callable[..., None], ...] = (
 OF_TWO_PROCESSES = ["hook_beside_a_reducer", "handle_outlives_the_step", "autograd_follows"]
 
 
-@pytest.mark.parametrize("name", harness.programs_in(harness.load_file(PROGRAMS)))
+@pytest.mark.parametrize("name", every(2, harness.programs_in(harness.load_file(PROGRAMS))))
 def test_program(name: str) -> None:
     check(PROGRAMS, name)
 

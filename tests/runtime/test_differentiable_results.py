@@ -13,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchjanus
+from tests.sampling import every
 from torchjanus.runtime.speculated_function import Speculated
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -603,7 +604,7 @@ SERVED: dict[str, Scenario] = {
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", every(2, SERVED))
 def test_results_are_differentiable_as_in_eager(name: str) -> None:
     eager, other, functions = outcomes(SERVED[name])
     for number, (one, two) in enumerate(zip(eager, other, strict=True)):

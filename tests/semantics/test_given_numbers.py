@@ -155,7 +155,10 @@ def steps(tmp_path_factory):
     return module
 
 
-@pytest.mark.parametrize("number", [pytest.param(n, id=asked) for n, asked in enumerate(QUESTIONS)])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(n, id=asked, marks=pytest.mark.slow if n % 2 else ()) for n, asked in enumerate(QUESTIONS)],
+)
 def test_what_is_read_of_given_numbers_is_assumed(steps, number):
     step = getattr(steps, f"step_{number}")
     speculated = torchjanus.speculate(step, executor="replay")

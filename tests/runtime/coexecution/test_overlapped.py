@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import torchjanus
 from tests.runtime.coexecution.programs import PROGRAMS, Made, Twins
+from tests.sampling import every
 from torchjanus.core.settings import COEXECUTION
 from torchjanus.execute.staged import StagedRun
 from torchjanus.runtime.coexecution.graphs import evaluation
@@ -103,7 +104,7 @@ def test_divergence_at_many_events(name: str) -> None:
     assert [event.text for event in twins.steps[1].events if event.kind == "fault"] == []
 
 
-@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("stage", every(3, range(4)))
 def test_an_error_in_the_thread_is_eagers_call(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
     twins = Twins(layers_with_dropout, coexecuted)
     twins.run()

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 import torchjanus
+from tests.sampling import every
 
 EDGE = 6
 
@@ -668,7 +669,9 @@ SERVED = set(
 )
 
 
-@pytest.mark.parametrize(("cls", "name"), [(cls, name) for cls, names in CASES.items() for name in names.split()])
+@pytest.mark.parametrize(
+    ("cls", "name"), every(3, [(cls, name) for cls, names in CASES.items() for name in names.split()])
+)
 def test_what_native_code_asks_of_an_object_is_assumed(cls, name):
     ask = globals()[name]
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import torchjanus
+from tests.sampling import every
 
 
 def changing(values: Any) -> Iterator[Any]:
@@ -56,7 +57,7 @@ def grow(held: Any) -> None:
 
 @pytest.mark.parametrize("changed", [False, True])
 @pytest.mark.parametrize("container", HELD)
-@pytest.mark.parametrize("how", MADE)
+@pytest.mark.parametrize("how", every(2, MADE))
 def test_what_is_left_is_eagers(how: str, container: str, changed: bool) -> None:
     def step(x: torch.Tensor) -> tuple[torch.Tensor, Iterator[Any]]:
         return x * 2, MADE[how](held)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.sampling import every
 from torchjanus import speculate
 
 
@@ -236,7 +237,7 @@ CHANGES = (put_on_base, put_on_subclass, another_class, put_on_the_object, new_c
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("name", every(3, USES))
 def test_a_graph_sees_what_has_been_put_on_a_class(name: str, change: Any) -> None:
     text, new = USES[name]
     check(text, lambda w, o: change(w, o, name, new))
