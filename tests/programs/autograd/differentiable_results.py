@@ -273,3 +273,31 @@ def second_derivatives_of_one_result_by_another():
         (gradient.square().sum() + made["loss"]).backward()
 
     return of_each_other(look)
+
+
+@program(speculated=4, compiles=8)
+def recurrent_states_over_slices_of_changing_length():
+    """The length is a number of the program: the size of the slice is measured within the forward graph."""
+    text, embedding, cell = torch.randint(9, (60,)), nn.Embedding(9, 4), nn.GRUCell(4, 4)
+
+    def step(length):
+        x = text[2 : 2 + length]
+        h = torch.zeros(4)
+        for t in range(x.size(0)):
+            h = cell(embedding(x[t]), h)
+        return h
+
+    lengths = (3, 4, 5, 3, 4, 5, 5, 4, 3, 3, 4, 5)
+    return Program(step, [(n,) for n in lengths], between=lambda h: h.sum().backward(), state=[embedding, cell])
+
+
+@program(speculated=4, compiles=8)
+def means_over_slices_of_changing_length():
+    table = nn.Parameter(torch.randn(30, 4))
+
+    def step(length):
+        part = table[2 : 2 + length]
+        return (part.sum(0) / part.size(0)).sum() + part.tanh().mean() * (part.size(0) - 1)
+
+    lengths = (3, 4, 5, 3, 4, 5, 5, 4, 3, 3, 4, 5)
+    return Program(step, [(n,) for n in lengths], between=backward, state=table)

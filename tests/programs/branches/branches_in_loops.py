@@ -552,3 +552,26 @@ def shown_before_it_is_changed():
         return h
 
     return Program(step, sequences(), state=(net, norms))
+
+
+@program(speculated=16, compiles=4)
+def loops_after_a_loop_in_which_tensors_decide():
+    """Trip counts of later loops are sizes of tensors from before it, and of tensors made after it."""
+
+    def step(x, rows):
+        total = x.new_zeros(3)
+        for row in x:
+            if row.sum() > 0:
+                total = total + row
+            else:
+                total = total - 0.5 * row
+        y = torch.cat([rows, total[None]])
+        seen = []
+        for k in range(y.size(0)):
+            total = total + y[k].tanh() * (k + 1)
+            seen.append(total)
+        for row in rows:
+            total = total * row.sigmoid()
+        return total, torch.stack(seen)
+
+    return Program(step, [(torch.randn(4, 3), torch.randn(2 + call % 4, 3)) for call in range(24)])

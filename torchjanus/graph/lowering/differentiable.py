@@ -166,7 +166,8 @@ def _renumbered(program: Program, count: int, shift: int) -> Program:
         replace(node, args=map_leaves(node.args, leaf), kwargs=map_leaves(node.kwargs, leaf), outs=refs(node.outs))
         for node in program.nodes
     )
-    return replace(program, nodes=nodes, outputs=refs(program.outputs))
+    measures = tuple(replace(one, ref=refs((one.ref,))[0]) for one in program.measures)
+    return replace(program, nodes=nodes, outputs=refs(program.outputs), measures=measures)
 
 
 def _alone(lowered: Lowered, count: int) -> Lowered:

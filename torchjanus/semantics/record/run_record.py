@@ -83,6 +83,8 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         self.over = False  # whether the run has ended; generators of the program may still go on
         self.opened = False  # whether the next framework call has read lists that existed before the call
         self.unfinished: list[Callable[[], None]] = []  # notes to make when the run ends
+        self.loops = 0  # loops in whose iterations the run is, as far as their ends are seen
+        self.behind_loops: list[Callable[[], None]] = []  # notes to make when the run is in no loop, or ends
         self.made_at: list[int] = []  # per tensor number: the number of events before it
         self.identities: dict[int, Expr] = {}  # by id of an object that is a key of the run's own containers
         self.new_ids: set[int] = set()  # ids of objects that this run has made
@@ -119,6 +121,23 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
             self.trace.changed[len(self.trace.events)] = self.variable_changes.since(event.place)
         if not (self.ending and holds_objects(event)):
             self.trace.events.append(event)
+
+    def require(self, condition: TensorRef) -> None:
+        """Record that a tensor of one element is true, on which the graph relies and which the program has not asked:
+        it decides nothing, so that a loop around it has no arms."""
+        if not self.ending:
+            self.trace.events.append(TensorPredicate(condition, True, self.ops, self.place))
+
+    def loop_over(self) -> None:
+        """A loop has ended, and its end has been recorded."""
+        if not self.loops:
+            self.note_behind_loops()
+
+    def note_behind_loops(self) -> None:
+        """Make the notes that wait for the end of loops."""
+        notes, self.behind_loops = self.behind_loops, []
+        for note in notes:
+            note()
 
     def rely_on_filters(self) -> None:
         """A warning has been given: the graph assumes the filters that there were when the call began."""

@@ -18,7 +18,10 @@ from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.known.details import memory_of, version_of
 from torchjanus.semantics.record.recording import HELD_NUMBERS, Recording, hold_numbers
-from torchjanus.trace.values import Fetch, TracedInt, depends_on, plain
+from torchjanus.semantics.torch.window_width import width_of
+from torchjanus.trace.actions import Op
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Fetch, TracedInt, depends_on, plain, trace_value
 
 __all__ = ["DynamicIndexWatch", "picks", "stores"]
 
@@ -136,6 +139,9 @@ class DynamicIndexWatch:
         self._framework = framework
         self._really = really
         self._parts: dict[int, tuple[_Part, torch.Tensor]] = {}  # by id: the parts and views of them
+        self._required: list[torch.Tensor] = []  # conditions to assert when the run is in no loop
+        self._makers: dict[int, Op] = {}  # operations by the numbers of what they return
+        self._looked = 0  # events of the trace that are in ``_makers``
 
     @property
     def any(self) -> bool:
@@ -227,16 +233,49 @@ class DynamicIndexWatch:
     def _places(self, tensor: torch.Tensor, dim: int, start: Any, stop: Any) -> torch.Tensor:
         """Return the indices of a window. Its length is asserted, and that it is within the tensor."""
         call = self._framework
-        width = _width(tensor, dim, start, stop)
-        assert width is not None
+        width = self._expressed(_width(tensor, dim, start, stop), start, stop)
         size = call(torch.Tensor.size, tensor, dim)
         wide = call(torch.Tensor.eq, call(torch.Tensor.sub, stop, start), width)
         within = call(torch.Tensor.logical_and, call(torch.Tensor.ge, start, 0), call(torch.Tensor.le, stop, size))
-        call(torch.Tensor.__bool__, call(torch.Tensor.logical_and, wide, within))
+        self._require(call(torch.Tensor.logical_and, wide, within))
         places = call(torch.Tensor.add, call(torch.Tensor.reshape, start, (1,)), call(torch.arange, width))
         # If the assertion fails, indexing must not raise.
         clamped: torch.Tensor = call(torch.Tensor.clamp, places, 0, size - 1)
         return clamped
+
+    def _require(self, condition: torch.Tensor) -> None:
+        """Assert a condition. In a loop, all conditions of its iterations are asserted behind it, as one: the iterations
+        are alike, and none of them decides anything."""
+        recording = self._recording
+        if not self._required:
+            recording.behind_loops.append(self._require_all)
+        self._required.append(condition)
+        if not recording.loops:
+            recording.note_behind_loops()
+
+    def _require_all(self) -> None:
+        conditions, self._required = self._required, []
+        call = self._framework
+        with torch._C.DisableTorchFunction():  # the mode would record the calls once more
+            one = conditions[0] if len(conditions) == 1 else call(torch.all, call(torch.stack, conditions))
+        number = self._recording.number(one)
+        assert number is not None
+        self._recording.require(TensorRef(number))
+
+    def _expressed(self, width: int | None, start: torch.Tensor, stop: torch.Tensor) -> int:
+        """Return the width of a window, traced if it is made of numbers of the program."""
+        assert width is not None
+        ends = self._recording.number(start), self._recording.number(stop)
+        if ends[0] is None or ends[1] is None:
+            return width
+        events = self._recording.trace.events
+        for event in events[self._looked :]:
+            if isinstance(event, Op):
+                self._makers.update((ref.number, event) for ref in event.outs)
+        self._looked = len(events)
+        expr = width_of(*ends, self._makers)
+        traced: int = width if expr is None else trace_value(width, expr)
+        return traced
 
     def _part(self, tensor: torch.Tensor, key: Any, result: torch.Tensor) -> torch.Tensor:
         place = self._recording.place if _by_numbers(key) else None

@@ -149,6 +149,7 @@ def _watched(
     try:
         with using(watch), watch.framework:
             result = watch.calls.enter_first(fn, (*leading, *given), named)
+            recording.note_behind_loops()
     except BaseException as error:
         _finalize_after_error(error, recording, watch.framework.code)
         raise

@@ -118,11 +118,7 @@ class _SwitchRewriter(OperandRewriter):
         first = len(old.events[:start]) + len(events)
         count, counters = self.frames.count, self.frames.counters
         new_starts = tuple(first + one for one in starts)
-        found = [
-            replace(one, starts=tuple(map(place, one.starts)), end=place(one.end))
-            for one in old.loop_instances
-            if one.end <= start or (one.starts and one.starts[0] >= self.end)
-        ]
+        found = list(self.instances_anew(place))
         if count is not None:
             counters = (*counters, *((one, 1) for one in sorted(self.acting.offsets) if (one, 1) not in counters))
             begins, back = self.frames.begins, self.frames.back

@@ -60,11 +60,12 @@ class Renumbering(TraceRewriter):
                 for state in one.states
             )
             frames.append(replace(one, states=states, count=None if one.count is None else self.expr(one.count)))
+        moved = self.moved(range(len(old.events) + 1))  # no event moves; trip counts are of renumbered tensors
         return self.made(
             events,
             tensors=[old.tensors[number] for number in order],
             memory=[old.memory[number] for number in order],
             access_paths={self.numbers[number]: access_path for number, access_path in old.access_paths.items()},
             kinds={self.numbers[number]: kind for number, kind in old.kinds.items()},
-            frames=frames,
+            **{**moved, "frames": frames},
         )

@@ -12,7 +12,7 @@ from typing import Any
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import KINDS
 from torchjanus.graph.switches.rewrites.row_reads import RowReadRewriter
-from torchjanus.trace.loops.records import LoopSnapshots
+from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots, TensorTermination
 
 __all__ = ["PositionRewriter"]
 
@@ -44,6 +44,21 @@ class PositionRewriter(RowReadRewriter):
             elif not any(self.start <= position < self.end for position in indices.starts):
                 ended = None if indices.end is None else place(indices.end)
                 yield indices.elsewhere([place(position) for position in indices.starts], ended)
+
+    def instances_anew(self, place: Any) -> Iterator[LoopInstance]:
+        """Yield the loops before and after this one that may have another trip count. A later loop whose trip count, or
+        what it asks for, comes from this loop is left out: it stays unrolled."""
+        for one in self.old.loop_instances:
+            starts = tuple(map(place, one.starts))
+            if one.end <= self.start:
+                yield replace(one, starts=starts, end=place(one.end))
+            elif one.starts and one.starts[0] >= self.end:
+                assert not isinstance(one.count, TensorTermination)  # those are found when all has been rewritten
+                try:
+                    count, asked = self.expr(one.count), tuple(map(self.expr, one.asked))
+                except NotMergeable:
+                    continue
+                yield replace(one, starts=starts, end=place(one.end), count=count, asked=asked)
 
     def _known_as(self, name: Any, tensor: int) -> int:
         """Return the tensor in the new run that a variable holds after the loop; -1 where it is not known."""

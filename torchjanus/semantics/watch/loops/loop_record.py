@@ -56,12 +56,16 @@ class ActiveLoop:
             has_full_state and not is_installed(place.file) and (counting or span is not None) and not is_suspended()
         )
         self._iteration: int | None = None
+        self._is_counted = False  # in ``WriteRecord.loops``
         self._escaped = len(recording.escaped)
 
     def begin(self, iteration: int | None, given: tuple[Any, ...]) -> None:
         """Record the begin of an iteration. ``iteration``: its induction variable; ``given``: see ``LoopRecord``."""
         trace = self._recording.trace
         self._keep_last()
+        if not self.starts:
+            self._recording.loops += 1
+            self._is_counted = True
         self.starts.append(len(trace.events))
         self.untraced_counts.append(len(trace.plain))
         self._given.append(len(trace.given))
@@ -78,6 +82,8 @@ class ActiveLoop:
     def leave(self) -> None:
         """Record that the loop is no longer active."""
         self._counters.pop(id(self.loop_record), None)
+        self._recording.loops -= self._is_counted
+        self._is_counted = False
 
     def end(self, count: Expr | None) -> None:
         """Record that the loop has run to its end. ``count``: its trip count as an expression, if known."""
