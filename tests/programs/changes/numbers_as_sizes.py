@@ -255,3 +255,29 @@ def a_shape_error_is_eagers():
     calls = [(torch.randn(6, 10), n) for n in (2, 3, 6, 4, 2, 3, 5, 6, 12, 2, 3, 6)]
 
     return Program(step, calls, state=t)
+
+
+@program(speculated=4, compiles=8)
+def splits_into_parts_of_changing_size():
+    """How many parts there are depends on the size: each size has a graph of its own."""
+    x = torch.randn(20, 3)
+
+    def step(size):
+        total = torch.zeros(())
+        for part in x.split(size * 2):
+            total = total + part.tanh().sum()
+        return total
+
+    return Program(step, [(2 + call % 3,) for call in range(18)])
+
+
+@program(speculated=4, compiles=8)
+def as_many_rows_as_a_number_says():
+    """The rows are not treated alike, so that the loop over them is unrolled for each number of rows."""
+
+    def step(count):
+        first, *others = torch.rand(count + 1, 3).unbind()
+        first = first * 2 + sum(others[1:])
+        return first, others[0]
+
+    return Program(step, [(2 + call % 3,) for call in range(18)])

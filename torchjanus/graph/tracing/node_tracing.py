@@ -15,9 +15,10 @@ from torch._functorch.eager_transforms import enable_inplace_requires_grad
 from torch.utils import _pytree as pytree
 
 from torchjanus.core.errors import JanusError, Place, Refused, refused
-from torchjanus.core.trees import map_leaves
+from torchjanus.core.trees import leaves_of, map_leaves
 from torchjanus.graph.aten.strides import laid_as
 from torchjanus.graph.aten.symbolic_sizes import Symbolic, value_of_formula
+from torchjanus.graph.ir.lowered import Pin
 from torchjanus.graph.ir.program import Formula, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.ir.tensor_versions import GET_DATA, Changes, memory_of
 from torchjanus.graph.operators import data_sizes, gradient_formulas, stand_ins
@@ -67,6 +68,7 @@ class NodeTracer:
         self, program: Program, numbers: Sequence[float | int], symbolic: Symbolic, held: Container[int]
     ) -> None:
         self.numbers, self.symbolic = numbers, symbolic
+        self._program, self._held = program, held
         self.changes = Changes()
         self.replacing = DataReplacements(program.nodes)
         self.picks = DynamicSubscripts(numbers, held, self.changes)
@@ -176,9 +178,23 @@ class NodeTracer:
         self._expect(node, "unbind", rows)
 
     def _expect(self, node: Node, name: str, made: int) -> None:
-        if made != len(node.outs):
-            what = f"{name or node.func!r} gave {made} tensors, and {len(node.outs)} when it was watched"
-            raise refused("trace-differs", what, "It depends on more than its arguments.", place=node.place)
+        if made == len(node.outs):
+            return
+        what = f"{name or node.func!r} gave {made} tensors, and {len(node.outs)} when it was watched"
+        if slots := self._deciding(node):
+            raise Pin(dict.fromkeys(slots, what))
+        raise refused("trace-differs", what, "It depends on more than its arguments.", place=node.place)
+
+    def _deciding(self, node: Node) -> set[int]:
+        """Return the slots that may decide how many tensors a call returns: its own, or else those of earlier calls,
+        which may be sizes of what it is given. Slots that are held are constants already."""
+        nodes = self._program.nodes
+        for some in ((node,), nodes[: next(k for k, one in enumerate(nodes) if one is node)]):
+            leaves = (leaf for one in some for leaf in leaves_of((one.args, one.kwargs)))
+            found = {leaf.index for leaf in leaves if isinstance(leaf, Slot) and leaf.index not in self._held}
+            if whole := {index for index in found if type(self.numbers[index]) is int}:
+                return whole
+        return set()
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:
