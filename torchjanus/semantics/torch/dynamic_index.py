@@ -244,8 +244,8 @@ class DynamicIndexWatch:
         return clamped
 
     def _require(self, condition: torch.Tensor) -> None:
-        """Assert a condition. In a loop, all conditions of its iterations are asserted behind it, as one: the iterations
-        are alike, and none of them decides anything."""
+        """Assert a condition. In a loop, all conditions of its iterations are asserted behind it, as one: the
+        iterations are alike, and none of them decides anything."""
         recording = self._recording
         if not self._required:
             recording.behind_loops.append(self._require_all)
@@ -265,15 +265,15 @@ class DynamicIndexWatch:
     def _expressed(self, width: int | None, start: torch.Tensor, stop: torch.Tensor) -> int:
         """Return the width of a window, traced if it is made of numbers of the program."""
         assert width is not None
-        ends = self._recording.number(start), self._recording.number(stop)
-        if ends[0] is None or ends[1] is None:
+        low, high = self._recording.number(start), self._recording.number(stop)
+        if low is None or high is None:
             return width
         events = self._recording.trace.events
         for event in events[self._looked :]:
             if isinstance(event, Op):
                 self._makers.update((ref.number, event) for ref in event.outs)
         self._looked = len(events)
-        expr = width_of(*ends, self._makers)
+        expr = width_of(low, high, self._makers)
         traced: int = width if expr is None else trace_value(width, expr)
         return traced
 
