@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from docs.tools.constructs import ROWS, UNUSED, with_table
 from torchjanus.rewrite.build import CONSTRUCTS
-from torchjanus.rewrite.coverage import ROWS, UNUSED, with_table
 from torchjanus.rewrite.hooks import Semantics
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "design" / "rewriting.md"

@@ -148,6 +148,7 @@ def test_one_artifact_serves_all_sizes() -> None:
         assert torch.allclose(compiled.run(inputs, [])[0], replay.run(inputs, [])[0])
 
 
+@pytest.mark.slow
 def test_a_loop_that_gives_one_tensor_does_not_end_the_program() -> None:
     """Inductor's C++ crashes when it calls an operator that returns a list of one tensor."""
     w = torch.randn(8, 8) / 3

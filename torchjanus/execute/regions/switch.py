@@ -27,7 +27,7 @@ __all__ = ["ReplaySwitch", "switches_of"]
 
 
 class ReplaySwitch:
-    """See graph.operators.switch_op.SwitchRunner. Results are bitwise those of the arm taken."""
+    """Runs one of several arms. Results are new tensors that share no memory, and bitwise those of the arm taken."""
 
     def __init__(self, partition: SwitchPartition) -> None:
         self.partition = partition
@@ -35,6 +35,7 @@ class ReplaySwitch:
         self._backward = [None if arm.backward is None else printed(arm.backward) for arm in partition.arms]
 
     def forward(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the results, the number of the arm taken, and the values saved for backward."""
         partition = self.partition
         with below_autograd():
             made = self._forward(given)
@@ -52,6 +53,7 @@ class ReplaySwitch:
     def backward(
         self, present: str, arm: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
+        """Return the gradients. ``present``: for each differentiable result, "1" if it has a tangent, else "0"."""
         partition = self.partition
         with below_autograd():
             if arm == UNKNOWN:

@@ -5,30 +5,15 @@ Like those of loops (see ``loop_op``) they refer to the arms by a key and descri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from torchjanus.graph.operators.loop_op import TAGS, define, runners_of, shapes_of
 
-__all__ = ["REACHED", "SWITCH", "SWITCH_BACKWARD", "SWITCH_RANDOM", "UNKNOWN", "SwitchRunner"]
+__all__ = ["REACHED", "SWITCH", "SWITCH_BACKWARD", "SWITCH_RANDOM", "UNKNOWN"]
 
 UNKNOWN = -1  # the number of an arm that is not known
-
-
-class SwitchRunner(Protocol):
-    """Runs one of several arms. Results are new tensors that share no memory."""
-
-    def forward(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the results, the number of the arm taken, and the values saved for backward."""
-        ...
-
-    def backward(
-        self, present: str, arm: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
-        """Return the gradients. ``present``: for each differentiable result, "1" if it has a tangent, else "0"."""
-        ...
 
 
 def _switch(key: int, gives: str, given: Any) -> list[torch.Tensor]:

@@ -23,7 +23,15 @@ from torchjanus.semantics.staged.semantics import Staged
 from torchjanus.semantics.staged.staging import Recording
 from torchjanus.semantics.staged.tidying import tidy
 from torchjanus.semantics.staged.unknown.journal import changed, contents_of, snapshot
-from torchjanus.semantics.staged.unknown.values import Pending, Poison, Rep, StagedList, StagedValue, is_staged
+from torchjanus.semantics.staged.unknown.values import (
+    Pending,
+    Poison,
+    Rep,
+    StagedList,
+    StagedValue,
+    is_staged,
+    staged_parts,
+)
 from torchjanus.tracegraph.graph import Const, Graph, Input, Path, Sequence
 from torchjanus.tracegraph.verify import Broken, verify
 
@@ -42,8 +50,7 @@ class Given:
 
 @dataclass
 class Program:
-    """A function that was staged. ``given``: the types of its arguments; ``grad``: whether autograd was enabled;
-    ``asked_grad``: whether it asks which tensors require gradients."""
+    """A staged function. ``grad``: whether autograd was on; ``asked_grad``: whether it asks what requires gradients."""
 
     graph: Graph
     given: Given
@@ -87,8 +94,7 @@ class _Making:
         self.pending = 0  # calls whose results were not known
 
     def whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
-        """Run the function on staged values of the types of these arguments, and return the program. Raises Refused
-        where it cannot be staged, or has changed objects from before the call."""
+        """Return the program of the function for arguments like these. Raises Refused where it cannot be staged."""
         staging = self.staging
         given = self._given(args, kwargs)
         values = [self._input(type_, Path("arg", None, Const(n))) for n, type_ in enumerate(given.args)]
@@ -146,8 +152,7 @@ class _Making:
             return lifted_form(fn)(*args, **kwargs)
 
     def _checked(self, graph: Graph) -> Graph:
-        """Return the graph and its functions tidied. Raises Refused where a value is used outside of the block that
-        made it."""
+        """Return the graph, tidied. Raises Refused where a value is used outside of the block that made it."""
         for one in (*graph.functions, graph):
             tidy(one)
         try:
@@ -213,8 +218,7 @@ class _Making:
         return self._call(fn, args, kwargs)
 
     def _call(self, function: GraphFunction, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Add a call of a graph function, and return its staged result. A function is staged once for arguments of the
-        same types. Raises Pending within a recursive call whose result is not known yet."""
+        """Add a call of a graph function, and return its staged result. Raises Pending where that is not known yet."""
         staging = self.staging
         target, leading = underlying(function.fn)
         arguments = inspect.signature(target).bind(*leading, *args, **kwargs)
@@ -231,9 +235,7 @@ class _Making:
             self.pending += 1
             raise Pending
         result = self._like(definition.result)
-        found: list[Any] = []
-        _leaves(result, found)
-        outs = tuple(staging.ref_of(one) for one in found)
+        outs = tuple(map(staging.ref_of, staged_parts(result)))
         given = Sequence(tuple, tuple(map(staging.operand, leaves)))
         staging.builder.emit("apply", (("function", Const(definition.name)), ("args", given)), outs, staging.place)
         return result
@@ -378,17 +380,6 @@ class _Making:
         elif type(known) is dict:
             for key, one in known.items():
                 yield from self._returned(one, result[key])
-
-
-def _leaves(value: Any, into: list[Any]) -> None:
-    if is_staged(value):
-        into.append(value)
-    elif isinstance(value, tuple | list):
-        for one in value:
-            _leaves(one, into)
-    elif type(value) is dict:
-        for one in value.values():
-            _leaves(one, into)
 
 
 def _type(value: Any) -> Any:

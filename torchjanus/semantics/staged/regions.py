@@ -172,8 +172,7 @@ class Regions(Merging):
         return Arm(block, left, changed, before, pending)
 
     def _raises(self, error: Exception) -> Raised:
-        """Record that an arm raises this error. Raises Refused where no statement of the program raises it, or a
-        handler would have to be chosen when the graph runs."""
+        """Record that an arm raises this error. Raises Refused where that is none of the program's, or in a ``try``."""
         if isinstance(error, RecursionError):
             raise refused(
                 "staged-recursion", "a function that calls itself without end", "A staged value decides whether it "
@@ -247,8 +246,7 @@ class Regions(Merging):
         return self.fork(goes_on, rest, lambda: others, None, "rest", around or (rest,))
 
     def choose(self, predicate: Any, then: Part, orelse: Part, construct: str) -> Any:
-        """Run both parts of a conditional expression, and return a staged value: that of the part that the predicate
-        chooses when the graph runs."""
+        """Run both parts of a conditional expression, and return the value of the one that the predicate chooses."""
         variables = cells_of(then, orelse)
         arms = [self.run("then", then, variables), self.run("else", orelse, variables)]
         return self.merge(predicate, arms, construct, exits=False)
@@ -360,8 +358,7 @@ class Regions(Merging):
         return self.variables.get(id(cell), "a variable")
 
     def _exits(self, arms: list[Arm], live: list[Arm], slots: list[tuple[Any, tuple[Any, ...]]]) -> Exit | None:
-        """Return by which exits a switch may be left, with what is returned and a flag for which exit it is; None where
-        both arms go on behind it. The values that differ are added to ``slots``."""
+        """Return by which exits a switch may be left, None if by none; values that differ are added to ``slots``."""
         kinds = frozenset().union(*(kinds_of(arm.left) for arm in live)) if live else frozenset()
         if kinds <= {0}:
             return None
@@ -399,6 +396,4 @@ def kinds_of(left: Any) -> frozenset[int]:
 
 def flag_of(left: Any) -> Any:
     """Return the number of the exit: known if there is one only, else the staged flag that holds it."""
-    if left is None:
-        return 0
-    return left.only if left.flag is None else left.flag
+    return 0 if left is None else left.only if left.flag is None else left.flag

@@ -356,3 +356,11 @@ def kind_of_number(function: Any, args: tuple[Any, ...]) -> str:
 def is_staged(value: Any) -> bool:
     """Whether a value is not known: tensors never are."""
     return isinstance(value, torch.Tensor | StagedValue)
+
+
+def staged_parts(value: Any) -> list[Any]:
+    """Return what is not known within a value, in order: within tuples, lists and dictionaries."""
+    if is_staged(value):
+        return [value]
+    parts = value if isinstance(value, tuple | list) else value.values() if type(value) is dict else ()
+    return [leaf for part in parts for leaf in staged_parts(part)]
