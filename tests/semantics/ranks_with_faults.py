@@ -172,14 +172,14 @@ def each_fault(rank: int, kind: str, which: int, count: int, served: bool) -> tu
         with contextlib.ExitStack() as stack:
             injections = []
             if served and rank == which:
-                injections = stack.enter_context(_fault(step, number))
+                injections = stack.enter_context(forced(step, number))
             results.append(call(trainer, step, "", rng))
         struck += sum(injection.struck for injection in injections)
     return results, struck, str(torchjanus.explain(step)) if served else ""
 
 
 @contextlib.contextmanager
-def _fault(step: Any, number: int) -> Iterator[list[Injection]]:
+def forced(step: Any, number: int) -> Iterator[list[Injection]]:
     """Force a fault in the entry that was made last, if there is one. Then Python makes the call, and takes
     the collectives made so far from the journal; or, mostly, the entry itself does, once more."""
     if not step.entries:
