@@ -2,14 +2,14 @@
 
     python -m benchmarks.robustness.ranks [--schedules 500] [--seed 0] [--ranks 2] [--record]
 
-Takes an hour for 500 schedules on two cores.
+Takes half an hour for 500 schedules on two cores.
 
-A schedule is a training of 10 to 18 steps by one of three trainers: gradients reduced by hand,
-``DistributedDataParallel`` with buffers, and without them. Before each step something may happen, on each rank for
+A schedule is 10 to 18 steps of one of three trainers, which go on where the schedule before has left them: gradients
+reduced by hand, ``DistributedDataParallel`` with buffers, and without them. Before each step something may happen, on each rank for
 itself: a batch of another size, a loss that is not finite (the update is skipped), a number of another value or type,
 a branch that the rank's own loss takes, an exception behind the collectives, accumulation over two backward passes on
 all ranks, a rank that comes late, and a guard, an assertion or an operation of the entry that is forced to fail. At
-the end of one schedule in ten, one rank is killed, or leaves with an exception before its collectives.
+the end of one schedule in twenty, one rank is killed, or leaves with an exception before its collectives.
 
 Every rank makes each schedule eagerly and speculated, and compares results, parameters, momentum, buffers, gradients
 and the objects of the program bit by bit after each step. Where a rank is lost: the parameters of the others, and the
@@ -47,6 +47,8 @@ __all__ = ["Outcome", "Schedule", "main", "scheduled"]
 
 TIMEOUT = datetime.timedelta(minutes=15)  # more than LIMIT: a hang is not to end as an error that eager raises, too
 LIMIT = 300.0  # seconds, in each of which the processes have run: not in which all of them are stopped
+COUNTS = ("calls", "speculated", "missed", "violated")
+TOGETHER = 20  # schedules that the same processes go through
 LOST = ("killed", "leaves")
 COMMON = ("halve",)  # what changes the sequence of collectives happens to all ranks
 LOCAL = (*(event for event in EVENTS if event not in COMMON), "late", "forced")
@@ -65,13 +67,13 @@ class Schedule:
 
 @dataclass
 class Outcome:
-    """What became of one schedule on one rank."""
+    """What became of one schedule on one rank. Calls as in ``Statistics``."""
 
     number: int
     kind: str
     lost: str
     calls: int = 0
-    served: int = 0
+    speculated: int = 0
     missed: int = 0
     violated: int = 0
     events: dict[str, int] = field(default_factory=dict)
@@ -88,38 +90,58 @@ def scheduled(number: int, seed: int, ranks: int) -> Schedule:
     for _ in range(ranks):
         own = [chance.choice(LOCAL) if step > 3 and chance.randrange(often) == 0 else "" for step in range(count)]
         events.append(tuple(each or other for each, other in zip(common, own, strict=True)))
-    lost = chance.choice(LOST) if chance.randrange(10) == 0 else ""
+    lost = chance.choice(LOST) if chance.randrange(20) == 0 else ""
     return Schedule(number, kind, tuple(events), lost, chance.randrange(ranks))
 
 
-def _steps(schedule: Schedule, rank: int, speculating: bool) -> tuple[Any, Any, list[Any]]:
-    """Make the steps of a schedule. Return the trainer, its step, and what each step left."""
-    trainer = TRAINERS[schedule.kind]()
-    step: Any = torchjanus.speculate(trainer.step, executor="replay") if speculating else trainer.step
-    rng = torch.Generator().manual_seed(1000 * schedule.number + rank)
-    results = []
-    for number, event in enumerate(schedule.events[rank]):
-        if event == "late":
-            time.sleep(0.02)
-        with contextlib.ExitStack() as stack:
-            if event == "forced" and speculating:
-                stack.enter_context(forced(step, number))
-            results.append(call(trainer, step, event, rng))
-    return trainer, step, results
+@dataclass
+class Training:
+    """A trainer of some kind, which goes through schedules eagerly or speculated."""
+
+    kind: str
+    speculating: bool
+    trainer: Any = field(init=False)
+    step: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trainer = TRAINERS[self.kind]()
+        self.step = self.trainer.step
+        if self.speculating:
+            self.step = torchjanus.speculate(self.trainer.step, executor="replay")
+
+    def counts(self) -> tuple[int, ...]:
+        """Return what the calls have been so far, in the order of ``COUNTS``."""
+        if not self.speculating:
+            return (0,) * len(COUNTS)
+        statistics = self.step.statistics()
+        return tuple(getattr(statistics, name) for name in COUNTS)
+
+    def goes_through(self, schedule: Schedule, rank: int) -> list[Any]:
+        """Make the steps of a schedule. Return what each step left."""
+        rng = torch.Generator().manual_seed(1000 * schedule.number + rank)
+        results = []
+        for number, event in enumerate(schedule.events[rank]):
+            if event == "late":
+                time.sleep(0.02)
+            with contextlib.ExitStack() as stack:
+                if event == "forced" and self.speculating:
+                    stack.enter_context(forced(self.step, schedule.number + number))
+                results.append(call(self.trainer, self.step, event, rng))
+        return results
 
 
-def _losing(schedule: Schedule, rank: int, trainer: Any, step: Any) -> tuple[list[Any], str]:
+def _losing(schedule: Schedule, rank: int, training: Training) -> tuple[list[Any], str]:
     """Lose one rank. Return what the others have: parameters, the error's type; of a rank that leaves, its error."""
     if rank == schedule.who and schedule.lost == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     width = 7 if rank == schedule.who else 3  # the layer takes 3
     try:
-        step(torch.ones(4, width), torch.tensor([0, 1, 0, 1]))
+        training.step(torch.ones(4, width), torch.tensor([0, 1, 0, 1]))
     except Exception as raised:
         error = f"{type(raised).__name__}" + (f": {raised}" if rank == schedule.who else "")
     else:
         error = "none"
-    return [parameter.detach().clone() for parameter in trainer.net.parameters()], error
+    return [parameter.detach().clone() for parameter in training.trainer.net.parameters()], error
 
 
 def _difference(schedule: Schedule, rank: int, eager: list[Any], other: list[Any]) -> str:
@@ -130,12 +152,10 @@ def _difference(schedule: Schedule, rank: int, eager: list[Any], other: list[Any
     return ""
 
 
-def _outcome(schedule: Schedule, rank: int, step: Any, difference: str) -> Outcome:
-    counts = step.statistics()
-    return Outcome(
-        schedule.number, schedule.kind, schedule.lost, counts.calls, counts.speculated, counts.missed, counts.violated,
-        Counter(event for event in schedule.events[rank] if event), difference,
-    )  # fmt: skip
+def _outcome(schedule: Schedule, rank: int, before: Sequence[int], training: Training, difference: str) -> Outcome:
+    counts = [after - count for after, count in zip(training.counts(), before, strict=True)]
+    events = Counter(event for event in schedule.events[rank] if event)
+    return Outcome(schedule.number, schedule.kind, schedule.lost, *counts, events, difference)
 
 
 def _work(rank: int, ranks: int, store: str, mine: list[Schedule], speculating: bool | None, results: str) -> None:
@@ -143,15 +163,20 @@ def _work(rank: int, ranks: int, store: str, mine: list[Schedule], speculating: 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=TIMEOUT)
+    known: dict[tuple[str, bool], Training] = {}
     for schedule in mine:
+        ways = []
+        for way in (False, True) if speculating is None else (speculating,):
+            if (schedule.kind, way) not in known:
+                known[schedule.kind, way] = Training(schedule.kind, way)
+            training = known[schedule.kind, way]
+            before = training.counts()
+            ways.append(training.goes_through(schedule, rank))
         if speculating is None:
-            _, _, eager = _steps(schedule, rank, False)
-            _, step, other = _steps(schedule, rank, True)
-            saved: Any = _outcome(schedule, rank, step, _difference(schedule, rank, eager, other))
+            saved: Any = _outcome(schedule, rank, before, training, _difference(schedule, rank, *ways))
         else:
-            trainer, step, before = _steps(schedule, rank, speculating)
-            after = _losing(schedule, rank, trainer, step)
-            saved = ([*before, after], _outcome(schedule, rank, step, "") if speculating else None)
+            after = _losing(schedule, rank, training)
+            saved = [*ways[0], after], _outcome(schedule, rank, before, training, "")
         torch.save(saved, f"{results}.{schedule.number}.{rank}.part")
         os.replace(f"{results}.{schedule.number}.{rank}.part", f"{results}.{schedule.number}.{rank}")
     os._exit(0)  # where a rank is lost, the group cannot be destroyed in order
@@ -226,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for schedule in every:
             if not schedule.lost:
                 waiting.append(schedule)
-            if waiting and (schedule.lost or len(waiting) == 10 or schedule is every[-1]):
+            if waiting and (schedule.lost or len(waiting) == TOGETHER or schedule is every[-1]):
                 outcomes += _without_loss(asked.ranks, waiting, Path(folder))
                 waiting = []
             if schedule.lost:
@@ -248,7 +273,7 @@ def _summed(outcomes: list[Outcome]) -> dict[str, Any]:
     for outcome in outcomes:
         events.update(outcome.events)
     lost = {way: len({each.number for each in outcomes if each.lost == way}) for way in LOST}
-    counts = {name: sum(getattr(each, name) for each in outcomes) for name in ("calls", "served", "missed", "violated")}
+    counts = {name: sum(getattr(each, name) for each in outcomes) for name in COUNTS}
     hung = {each.number for each in outcomes if "no progress" in each.difference}
     made, differing = ({each.number for each in some} for some in (outcomes, filter(_differs, outcomes)))
     return {
@@ -263,7 +288,7 @@ def _differs(outcome: Outcome) -> bool:
 
 def _shown(outcomes: list[Outcome], seconds: float) -> str:
     sums = _summed(outcomes)
-    counts = ", ".join(f"{sums[name]} {name}" for name in ("calls", "served", "missed", "violated"))
+    counts = ", ".join(f"{sums[name]} {name}" for name in COUNTS)
     return f"{seconds:6.0f} s  {sums['schedules']} schedules, {sums['differing']} differ, {sums['hung']} hang; {counts}"
 
 
