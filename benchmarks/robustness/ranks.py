@@ -1,15 +1,16 @@
 """Random faults on the ranks of a data-parallel training: does each rank do what it does eagerly, and does none hang?
 
-    python -m benchmarks.robustness.ranks [--schedules 500] [--seed 0] [--ranks 2] [--record]
+    python -m benchmarks.robustness.ranks [--schedules 500] [--seed 0] [--ranks 2] [--jobs 1] [--record]
 
 Takes half an hour for 500 schedules on two cores.
 
 A schedule is 10 to 18 steps of one of three trainers, which go on where the schedule before has left them: gradients
-reduced by hand, ``DistributedDataParallel`` with buffers, and without them. Before each step something may happen, on each rank for
-itself: a batch of another size, a loss that is not finite (the update is skipped), a number of another value or type,
-a branch that the rank's own loss takes, an exception behind the collectives, accumulation over two backward passes on
-all ranks, a rank that comes late, and a guard, an assertion or an operation of the entry that is forced to fail. At
-the end of one schedule in twenty, one rank is killed, or leaves with an exception before its collectives.
+reduced by hand, ``DistributedDataParallel`` with buffers, and without them. Before each step something may happen, on
+each rank for itself: a batch of another size, a loss that is not finite (the update is skipped), a number of another
+value or type, a branch that the rank's own loss takes, an exception behind the collectives, accumulation over two
+backward passes on all ranks, a rank that comes late, and a guard, an assertion or an operation of the entry that is
+forced to fail. At the end of one schedule in forty, one rank is killed, or leaves with an exception before its
+collectives.
 
 Every rank makes each schedule eagerly and speculated, and compares results, parameters, momentum, buffers, gradients
 and the objects of the program bit by bit after each step. Where a rank is lost: the parameters of the others, and the
@@ -19,6 +20,7 @@ type of their error. Processes that end no schedule for ``LIMIT`` seconds hang. 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import contextlib
 import datetime
 import multiprocessing.connection
@@ -48,7 +50,7 @@ __all__ = ["Outcome", "Schedule", "main", "scheduled"]
 TIMEOUT = datetime.timedelta(minutes=15)  # more than LIMIT: a hang is not to end as an error that eager raises, too
 LIMIT = 300.0  # seconds, in each of which the processes have run: not in which all of them are stopped
 COUNTS = ("calls", "speculated", "missed", "violated")
-TOGETHER = 20  # schedules that the same processes go through
+TOGETHER = 50  # schedules that the same processes go through
 LOST = ("killed", "leaves")
 COMMON = ("halve",)  # what changes the sequence of collectives happens to all ranks
 LOCAL = (*(event for event in EVENTS if event not in COMMON), "late", "forced")
@@ -90,7 +92,7 @@ def scheduled(number: int, seed: int, ranks: int) -> Schedule:
     for _ in range(ranks):
         own = [chance.choice(LOCAL) if step > 3 and chance.randrange(often) == 0 else "" for step in range(count)]
         events.append(tuple(each or other for each, other in zip(common, own, strict=True)))
-    lost = chance.choice(LOST) if chance.randrange(20) == 0 else ""
+    lost = chance.choice(LOST) if chance.randrange(40) == 0 else ""
     return Schedule(number, kind, tuple(events), lost, chance.randrange(ranks))
 
 
@@ -243,21 +245,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--schedules", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=1, help="so many groups of processes at once")
     parser.add_argument("--record", action="store_true", help="write benchmarks/results/ranks.json")
     asked = parser.parse_args(arguments)
     every = [scheduled(number, asked.seed, asked.ranks) for number in range(asked.schedules)]
-    begun, outcomes, waiting = time.monotonic(), [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for schedule in every:
-            if not schedule.lost:
-                waiting.append(schedule)
-            if waiting and (schedule.lost or len(waiting) == TOGETHER or schedule is every[-1]):
-                outcomes += _without_loss(asked.ranks, waiting, Path(folder))
-                waiting = []
-            if schedule.lost:
-                outcomes += _with_loss(asked.ranks, schedule, Path(folder))
-            if not waiting:
-                print(_shown(outcomes, time.monotonic() - begun), flush=True)
+    usual = [schedule for schedule in every if not schedule.lost]
+    begun, outcomes = time.monotonic(), list[Outcome]()
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(asked.jobs) as pool:
+        jobs = [
+            pool.submit(_without_loss, asked.ranks, usual[first : first + TOGETHER], Path(folder))
+            for first in range(0, len(usual), TOGETHER)
+        ]
+        jobs += [pool.submit(_with_loss, asked.ranks, schedule, Path(folder)) for schedule in every if schedule.lost]
+        for job in concurrent.futures.as_completed(jobs):
+            outcomes += job.result()
+            print(_shown(outcomes, time.monotonic() - begun), flush=True)
     wrong = [outcome for outcome in outcomes if outcome.difference]
     for outcome in wrong:
         print(f"schedule {outcome.number} ({outcome.kind}): {outcome.difference}")

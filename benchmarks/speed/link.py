@@ -96,7 +96,6 @@ class Link(_distributed.ProcessGroup):  # type: ignore[misc]
             else:
                 transfer.future.set_result(tensors)
 
-    @torch.compiler.disable
     def _send(self, name: str, tensors: list[Tensor], begin: Callable[[], Any]) -> Any:
         size = sum(tensor.nbytes for tensor in tensors)
         self.sent.collectives.append((name, size))
@@ -107,21 +106,25 @@ class Link(_distributed.ProcessGroup):  # type: ignore[misc]
         self._waiting.put((begin, size, tensors, transfer))
         return transfer
 
+    @torch.compiler.disable
     def allreduce(self, tensors: Any, options: Any = None) -> Any:
         given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         options = dist.AllreduceOptions() if options is None else options
         return self._send("allreduce", given, lambda: self.inner.allreduce(given, options))
 
+    @torch.compiler.disable
     def broadcast(self, tensors: Any, options: Any = None) -> Any:
         given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         options = dist.BroadcastOptions() if options is None else options
         return self._send("broadcast", given, lambda: self.inner.broadcast(given, options))
 
+    @torch.compiler.disable
     def allgather(self, outputs: Any, inputs: Any, options: Any = None) -> Any:
         options = dist.AllgatherOptions() if options is None else options
         begin = lambda: self.inner.allgather(outputs, inputs, options)  # noqa: E731
         return self._send("allgather", list(inputs), begin)
 
+    @torch.compiler.disable
     def barrier(self, options: Any = None) -> Any:
         return self._send("barrier", [], lambda: self.inner.barrier(dist.BarrierOptions()))
 
