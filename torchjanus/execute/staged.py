@@ -6,6 +6,7 @@ This module does not know what the host does at a cut.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
@@ -56,12 +57,22 @@ class Staged:
     def use(self, run: Run, stage: int | None = None) -> None:
         """Run the last part, or what of ``stage`` is a graph of its own, by ``run`` from the next run on."""
         stage = self._last if stage is None else stage
+        run = run if stage == self._last else functools.partial(_run_alone, run)
         self.runs[stage] = run
         self._at_first.setdefault(stage, run)  # replay
 
     def begin(self, exact: bool = False) -> StagedRun:
         """Return a new run. Nothing is computed before it is advanced. ``exact``: all of it by replay."""
         return StagedRun(self, self._at_first if exact else self.runs)
+
+
+def _run_alone(run: Run, given: Inputs, slots: Numbers) -> list[torch.Tensor] | Violated:
+    """Run a graph in the middle. What it gives is overwritten later, and then handed to the program: it gets memory of
+    its own where compiled code has made it as a part of something larger."""
+    values = run(given, slots)
+    if isinstance(values, Violated):
+        return values
+    return [value if value.untyped_storage().nbytes() <= value.nbytes else value.clone() for value in values]
 
 
 class StagedRun:
@@ -194,6 +205,7 @@ class _StagedSource(ReplaySource):
         dying = last_uses(order, others={end: self.middles[stage].live for stage, end in ends.items()})
         known = known_from(lowered)
         count = len(program.inputs)
+        looked_at = set[Any]()  # flags, at cuts before
         for stage in range(len(program.cuts) + 1):
             for group, entries in (("inputs", placeholders[:count]), ("slots", placeholders[count:])):
                 names = [node.name for node in entries if known[placeholders.index(node)] == stage]
@@ -216,7 +228,9 @@ class _StagedSource(ReplaySource):
             for flag, assertion in zip(flags_at(lowered), lowered.assertions, strict=True):
                 # assertions on the result of this cut's call are checked at the next cut
                 if assertion.after <= cut.after:
-                    flags.append(flag if stages[flag] <= stage else True)
+                    new = stages[flag] <= stage and flag not in looked_at
+                    flags.append(flag if new else True)
+            looked_at.update(flag for flag in flags if flag is not True)
             wanted = given_at(lowered, cut)
             for node in wanted:
                 if stages[node] > stage:

@@ -51,7 +51,9 @@ communicated = Communicated()
 
 class Collective:
     """``Collective(fn, layout)(*tensors, **rest)`` makes the collective ``fn`` on copies, and returns those it wrote
-    to; one tensor as itself. What ``fn`` itself returns, if anything, comes first in a list then."""
+    to; one tensor as itself. What ``fn`` itself returns, if anything, comes first in a list then.
+
+    A bucket of gradients is not copied: nothing else reads what the graph packs into it."""
 
     __module__ = "torch.distributed"
 
@@ -59,6 +61,7 @@ class Collective:
         """``starts``: return a ``Started``."""
         self.fn, self.layout, self.starts, self.objects = fn, layout, starts, objects
         self.__qualname__ = fn.__name__
+        self._copies = fn is not bucket_reduced
 
     @property
     def sums(self) -> bool:
@@ -71,7 +74,7 @@ class Collective:
             taken = [each.detach() for each in tensors[place : place + abs(count)]]
             place += abs(count)
             if writes:
-                taken = [each.clone() for each in taken]
+                taken = [each.clone() for each in taken] if self._copies else taken
                 written += taken
             given[name] = taken[0] if count < 0 else taken
         lists = [list(given[name]) for name in self.objects]

@@ -9,7 +9,7 @@ in-place form is bitwise equal do so. Knows nothing of who runs the graph.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,9 +55,9 @@ def of_updates(lowered: Lowered) -> Overwriting:
     """Return which nodes may overwrite intermediate values and, where that is safe, inputs that the call updates."""
     nodes = list(lowered.graph.graph.nodes)
     lives = _Lifetimes(nodes)
-    found = Overwriting(lives.intermediates())
-    results = nodes[-1].args[0]
     inputs = [node for node in nodes if node.op == "placeholder"]
+    found = Overwriting(lives.intermediates(frozenset(inputs[index] for index in lowered.scratch)))
+    results = nodes[-1].args[0]
     asked = lives.of_single_places()
     while True:
         # Whether lookups and writes of single elements would raise is checked before.
@@ -130,9 +130,15 @@ class _Lifetimes:
                 return None
         return form
 
-    def intermediates(self) -> dict[Node, Callable[..., Any]]:
-        """Return the nodes that may overwrite values that the graph has made, with their in-place operators."""
-        return {node: form for node in self._nodes if (form := self.form(node)) and all(map(_is_own, _targets(node)))}
+    def intermediates(self, scratch: Set[Node] = frozenset()) -> dict[Node, Callable[..., Any]]:
+        """Return the nodes that may overwrite values that the graph has made, or ``scratch``, with their in-place
+        operators."""
+        found = {}
+        for node in self._nodes:
+            form = self.form(node)
+            if form is not None and all(target in scratch or _is_own(target) for target in _targets(node)):
+                found[node] = form
+        return found
 
     def settled(self, results: Sequence[Node], flags: int | None, asked: Sequence[Node]) -> int:
         """Return the position after which all assertions are computed and nothing raises except ``asked``."""

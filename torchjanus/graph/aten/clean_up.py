@@ -142,11 +142,14 @@ def _escaping(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 
 def _drop_clones(graph: torch.fx.Graph) -> None:
-    """Drop copies of the same geometry that do not leave the graph; nothing in it is mutated. A stack of one number is
-    a view of it."""
+    """Drop copies of the same geometry that do not leave the graph, or are all that uses what is copied; nothing in it
+    is mutated. A stack of one number is a view of it."""
     escaping = _escaping(graph)
     for node in list(graph.nodes):
         if node in escaping:
+            source = node.args[0] if node.target is aten.clone.default else None
+            if isinstance(source, torch.fx.Node) and _is_only_for(source, node) and are_alike(node, source):
+                _replace(node, source)
             continue
         if node.target in (aten.clone.default, aten._to_copy.default):
             source = node.args[0]
@@ -157,6 +160,12 @@ def _drop_clones(graph: torch.fx.Graph) -> None:
             if _is_single(source) and not _is_read_otherwise(source):
                 node.target = aten.unsqueeze.default
                 node.args = (source, node.args[1] if len(node.args) > 1 else 0)
+
+
+def _is_only_for(node: torch.fx.Node, user: torch.fx.Node) -> bool:
+    """Whether the node makes new memory, which nobody but ``user`` reads."""
+    known = operator_of(node.target) if node.op == "call_function" else None
+    return known is not None and [*node.users] == [user] and (known.new_memory or (known.pointwise and not known.draws))
 
 
 def _is_read_otherwise(node: Any) -> bool:
@@ -229,7 +238,12 @@ CLEAN_UP = PassList(
         ),
         _DEAD_CODE,
         Pass("merge_equal", Stage.GRAPH, _merge_equal, "Computes equal operations once (common subexpressions)."),
-        Pass("drop_clones", Stage.GRAPH, _drop_clones, "Drops copies that do not leave the graph."),
+        Pass(
+            "drop_clones",
+            Stage.GRAPH,
+            _drop_clones,
+            "Drops copies that do not leave the graph, or are of what nothing else reads.",
+        ),
         Pass(
             "drop_dead_writes",
             Stage.GRAPH,

@@ -92,6 +92,7 @@ class _Split:
         program = replace(lowered.program, inputs=tuple(inputs), assertions=tuple(asked))
         part = replace(
             lowered, program=program, graph=graph, fresh=len(own), lent=len(given), sized=(), leaves=(), outputs=(),
+            scratch=frozenset(),
             mutated=tuple(position[index] for index, _ in written), replaced=(), restored=(), uncounted=(),
             requires_grad_set=(), random=any(is_random(node) for node in self.there),
             nodes=sum(node.op == "call_function" for node in graph.graph.nodes),

@@ -59,7 +59,8 @@ def known_from(lowered: Lowered) -> list[int]:
 
 def stages_of(lowered: Lowered) -> dict[Node, int]:
     """Return the segment of each node: the earliest possible; for random operations the one in which eager draws. What
-    a cut that begins work beside the graph does not need is computed after it."""
+    a cut that begins work beside the graph does not need is computed after it; updates that only the end needs, at the
+    end, where they overwrite what they update."""
     stages, cuts = _earliest(lowered), lowered.program.cuts
     if not any(cut.begins for cut in cuts):
         return stages
@@ -70,7 +71,28 @@ def stages_of(lowered: Lowered) -> dict[Node, int]:
         stages[node] = max(stages[node], *(stages[used] for used in node.all_input_nodes), 0)
         while stages[node] < len(cuts) and place > ends[stages[node]] and node not in packing[stages[node]]:
             stages[node] += 1
+    _delay_updates(lowered, stages)
     return stages
+
+
+def _delay_updates(lowered: Lowered, stages: dict[Node, int]) -> None:
+    """Put operations that could overwrite what the call updates into the last segment, if only that needs them.
+
+    Before it, their results would need memory of their own, and copying at the end."""
+    entries = [node for node in stages if node.op == "placeholder"]
+    updating = {entries[index] for index in lowered.mutated}
+    chain = []
+    for node in stages:
+        known, target = operator_of(node.target), node.args[0] if node.args else None
+        several = target if isinstance(target, list | tuple) else [target]
+        picks = node.target is operator.getitem
+        if node.op == "call_function" and (known.same_in_place or picks) and all(one in updating for one in several):
+            updating.add(node)
+            chain.append(node)
+    last = len(lowered.program.cuts)
+    for node in reversed(chain):
+        if all(stages[user] == last or user.op == "output" for user in node.users):
+            stages[node] = last
 
 
 def _ends(lowered: Lowered, earliest: dict[Node, int]) -> tuple[list[int], list[set[Node]]]:
@@ -190,9 +212,17 @@ class _TailExtraction:
         program = replace(lowered.program, inputs=tuple(inputs), slots=slots, cuts=())
         part = replace(
             lowered, program=program, graph=module, fresh=len(returned), drawn=(), lent=count,
-            random=any(map(is_random, own)), nodes=sum(node.op == "call_function" for node in module.graph.nodes),
+            scratch=self._scratch(count), random=any(map(is_random, own)),
+            nodes=sum(node.op == "call_function" for node in module.graph.nodes),
         )  # fmt: skip
         return Tail(part, tuple(self.live), tuple(fresh))
+
+    def _scratch(self, first: int) -> frozenset[int]:
+        """Return which of the values from earlier segments, from input number ``first`` on, nobody else reads."""
+        results = next(iter(reversed(self.lowered.graph.graph.nodes))).args[0][: self.lowered.fresh]  # of cuts, too
+        shown = {_root(value) for value in results if self.stages[value] < self.last}
+        kept = [node for node in self.live if node in shown or not example_of(node.meta["val"]).is_floating_point()]
+        return frozenset(place for place, node in enumerate(self.live, first) if node not in kept)
 
     def _find(self, nodes: list[Any], made: set[Node]) -> None:
         """Collect the values of earlier segments that the nodes need. Views and non-tensors are computed again."""
@@ -217,6 +247,13 @@ class _TailExtraction:
         for used in node.all_input_nodes:
             self._value(used)
         self.copies[node] = self.graph.node_copy(node, lambda part: self.copies[part])
+
+
+def _root(node: Node) -> Node:
+    """Return the node whose memory this one shows."""
+    while is_view(node):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
 
 
 def _crosses(node: Node) -> bool:

@@ -185,6 +185,7 @@ class Lowered:
     sized: tuple[Expr, ...] = ()  # assertions on sizes that the graph computes; they follow the program's assertions
     remarks: tuple[Remark, ...] = ()  # what lowering did not optimise
     lent: int | None = None  # inputs from this position on belong to the run and may be freed after their last use
+    scratch: frozenset[int] = frozenset()  # of those, the inputs that nothing else reads: a run may overwrite them
     saves: Saves | None = None
     uses: tuple[int, ...] = ()  # of a backward graph: the wanted input of each output
     pullback: Pullback | None = None

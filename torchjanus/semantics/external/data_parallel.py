@@ -220,8 +220,9 @@ class DataParallel:
             if any(type(grad) is not torch.Tensor or not grad.is_contiguous() for grad in grads):
                 self._refuse("it has gradients that are not contiguous tensors")
                 return []
-            parts = [call(torch.Tensor.reshape, (call(torch.mul, (grad, share), {}), (-1,)), {}) for grad in grads]
-            flat = call(torch.cat, (parts,), {})
+            parts = [call(torch.Tensor.reshape, (grad, (-1,)), {}) for grad in grads]
+            # Of its own, in memory that nothing else reads: the reduction overwrites it.
+            flat = call(torch.mul, (call(torch.cat, (parts,), {}), share), {})
         group = self.watch.load_attr(None, model.ddp, "process_group")
         func = of_buckets()
         begun = Started(None, [result])
