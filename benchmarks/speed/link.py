@@ -156,17 +156,15 @@ class Step:
         size = self.megabytes * 1e6 / self.buckets
         return 1e3 * 2 * (ranks - 1) * rate.seconds(int(size / ranks))
 
-    def taken(self, ranks: int, rate: Rate, *, overlapped: bool, by_bucket: bool) -> float:
+    def taken(self, ranks: int, rate: Rate, *, overlapped: bool) -> float:
         """Return the milliseconds of a step. ``overlapped``: a bucket's reduction begins when its gradients are there,
-        behind those before it; ``by_bucket``: so does its part of the update when it is reduced."""
-        each, ready, reduced, done = self.reduced(ranks, rate), 0.0, 0.0, 0.0
+        behind those before it."""
+        each, reduced = self.reduced(ranks, rate), 0.0
         computed = self.forward + self.backward
-        part = self.update / self.buckets
         for bucket in range(self.buckets):
             ready = self.forward + self.backward * (bucket + 1) / self.buckets if overlapped else computed
             reduced = max(ready, reduced) + each
-            done = max(reduced, done, computed) + part
-        return done if by_bucket else max(reduced, computed) + self.update
+        return max(reduced, computed) + self.update
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -181,15 +179,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     step = Step(asked.forward, asked.backward, asked.update, asked.megabytes, asked.buckets)
     rate = Rate(asked.latency / 1e6, asked.rate * 1e6)
     alone = step.forward + step.backward + step.update
-    print("ranks  link (ms)  in turn (ms)  overlapped (ms)  and updated by bucket (ms)  hidden  efficiency")
+    print("ranks  link (ms)  in turn (ms)  overlapped (ms)  hidden  efficiency")
     for ranks in (1, 8, 64, 1024):
         link = step.buckets * step.reduced(ranks, rate)
-        ways = ((False, False), (True, False), (True, True))
-        turn, overlapped, last = (step.taken(ranks, rate, overlapped=a, by_bucket=b) for a, b in ways)
-        hidden = 1 - (last - alone) / link if link else 1.0
+        turn, overlapped = (step.taken(ranks, rate, overlapped=way) for way in (False, True))
+        hidden = 1 - (overlapped - alone) / link if link else 1.0
         print(
-            f"{ranks:5}  {link:9.1f}  {turn:12.1f}  {overlapped:15.1f}  {last:26.1f}  {100 * hidden:4.0f} %"
-            f"  {100 * alone / last:8.0f} %"
+            f"{ranks:5}  {link:9.1f}  {turn:12.1f}  {overlapped:15.1f}  {100 * hidden:4.0f} %"
+            f"  {100 * alone / overlapped:8.0f} %"
         )
     return 0
 

@@ -16,8 +16,9 @@ from torch import nn
 
 import torchjanus
 from torchjanus.execute.replay import Replay
+from torchjanus.graph.aten.buffer_reuse import of_updates
 from torchjanus.graph.aten.clean_up import is_view
-from torchjanus.graph.aten.segments import stages_of, tail_of
+from torchjanus.graph.aten.segments import given_at, stages_of, tail_of
 
 
 class Training:
@@ -141,9 +142,40 @@ def test_buckets_are_reduced_while_the_backward_pass_goes_on() -> None:
     products = [stage for node, stage in stages.items() if node.target is torch.ops.aten.mm.default]
     # of each layer the gradient of the weight, after that of the layer's output
     assert products == [0, 0, 1, 1, 2]
-    # an update waits for its own bucket only
+    # updates overwrite what they update, so they come when nothing can fail any more
     updates = [stage for node, stage in stages.items() if node.kwargs.get("alpha") == -0.1]
-    assert sorted(updates) == [4, 4, 5, 5, 6, 6]
+    assert updates == [6] * 6
+    tail = tail_of(whole).lowered
+    assert len(of_updates(tail).updated) == len(tail.mutated) == 12  # parameters and momentum
+    # the sum overwrites the gradient of the last layer's weight, which an earlier segment has computed
+    taken = [node for node in tail.graph.graph.nodes if node.op == "placeholder"]
+    over = {node.args[0] for node in of_updates(tail).forms if node.target is torch.ops.aten.copy.default}
+    assert over and over <= {taken[place] for place in tail.scratch}
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_bucket_is_packed_into_memory_of_its_own() -> None:
+    """The reduction overwrites it, and nothing else that the program sees."""
+    layer = nn.Linear(3, 1, bias=False)
+    model = nn.parallel.DistributedDataParallel(layer)
+    seen = list[torch.Tensor]()
+    layer.weight.register_hook(lambda gradient: seen.append(gradient))
+
+    def train(x: torch.Tensor) -> torch.Tensor:
+        layer.weight.grad = None
+        seen.clear()
+        model(x).sum().backward()
+        return layer.weight.grad * 1
+
+    step: Any = torchjanus.speculate(train, executor="replay")
+    for number in range(6):
+        x = torch.full((2, 3), 1.0 + number)
+        assert torch.equal(step(x), train(x))
+    assert step.statistics().speculated >= 2
+    for entry in step.entries:
+        given = [given_at(entry.lowered, cut) for cut in entry.lowered.program.cuts if cut.begins]
+        assert [node.target for (node,) in given] == [torch.ops.aten.mul.Tensor]
+        assert all(len(node.users) == 1 for (node,) in given)
 
 
 @pytest.mark.usefixtures("alone")
