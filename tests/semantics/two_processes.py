@@ -491,6 +491,42 @@ def _run(name: str, variant: str, rank: int) -> tuple[Any, int, str]:
     return (kept, state()), fast.statistics().speculated, str(torchjanus.explain(fast, detail=True))  # type: ignore[attr-defined]
 
 
+def run_changed(rank: int, store: str, results: str) -> None:
+    """In each of both processes: steps that are served, until something else becomes true of their model: uneven
+    batches under ``join()``, a hook for its buffers. Save what they gave, eagerly and speculated, and how many calls
+    were served before and after."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    rows = []
+    for change in ("join", "buffer hook"):
+        for speculating in (False, True):
+            model = _deep()
+            step, parameters = _training(model)
+            fast: Any = torchjanus.speculate(step, executor="replay") if speculating else step
+            generator = torch.Generator().manual_seed(1 + rank)
+            batches = [torch.randn(4, 3, generator=generator) for _ in range(20)]
+            given = [fast(x) for x in batches[:8]]
+            before = fast.statistics().speculated if speculating else 0
+            if change == "join":
+                with model.join():
+                    given += [fast(x) for x in batches[8 : 11 + 3 * rank]]
+            else:
+                model._register_buffer_comm_hook(None, lambda *_: None)
+                given += [fast(x) for x in batches[8:14]]
+            after = fast.statistics().speculated - before if speculating else 0
+            rows.append((change, given, parameters(), before, after))
+    torch.save(rows, f"{results}.{rank}")
+    dist.destroy_process_group()
+
+
+def run_both_changed(folder: Path) -> list[list[Any]]:
+    """Return the rows of both processes."""
+    given = tempfile.mktemp(dir=folder), str(folder / "changed")
+    torch.multiprocessing.spawn(run_changed, given, nprocs=2, join=True)
+    return [torch.load(f"{given[1]}.{rank}", weights_only=False) for rank in range(2)]
+
+
 def run_both(names: list[str], folder: Path) -> list[list[tuple[str, str, Any, int, str]]]:
     """Both processes' rows."""
     store = tempfile.mktemp(dir=folder)

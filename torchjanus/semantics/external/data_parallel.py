@@ -86,11 +86,12 @@ class DataParallel:
             if plain(self.watch.load_attr(None, ddp, name)) is not value:
                 return f"{why}."
         for name, why in _EMPTY:
-            if self.watch.branch(None, self.watch.truth(None, self.watch.load_attr(None, ddp, name))):
+            if self._holds(self.watch.load_attr(None, ddp, name)):
                 return f"{why}."
-        if hasattr(ddp, "buffer_hook"):
+        if self._holds(self.watch.call(None, hasattr, (ddp, "buffer_hook"), {})):
             return "it has a hook for its buffers."
-        if ddp._join_config.enable:
+        # ``join()`` puts another configuration there; each forward pass then begins with a reduction.
+        if self._holds(self.watch.load_attr(None, self.watch.load_attr(None, ddp, "_join_config"), "enable")):
             return "it runs under join()."
         with torch._C.DisableTorchFunction():  # parameters, or buckets in a process group written in Python
             contiguous = all(p.is_contiguous() and p.layout is torch.strided for p in ddp._module_parameters)
@@ -99,9 +100,13 @@ class DataParallel:
             return "it has parameters that are not contiguous."
         if not rebuilt:
             return _SORTS
-        if not self.watch.branch(None, self.watch.truth(None, self.watch.load_attr(None, ddp, "_has_rebuilt_buckets"))):
+        if not self._holds(self.watch.load_attr(None, ddp, "_has_rebuilt_buckets")):
             return "its buckets are not sorted yet."
         return ""
+
+    def _holds(self, value: Any) -> bool:
+        """Return whether a value is true, which becomes an assumption."""
+        return bool(self.watch.branch(None, self.watch.truth(None, value)))
 
     @staticmethod
     def _rebuild(ddp: Any) -> bool:
