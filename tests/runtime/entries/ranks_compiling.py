@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import tempfile
 import warnings
 from pathlib import Path
@@ -13,14 +14,16 @@ import torch.distributed as dist
 from torch import nn
 
 import torchjanus
+from torchjanus.core.settings import CACHE
 
 CALLS = 16
 TIMEOUT = datetime.timedelta(seconds=300)  # in which the other rank compiles
 
 
-def run(rank: int, store: str, results: str) -> None:
+def run(rank: int, store: str, results: str, caches: list[str]) -> None:
     """In each process: train eagerly and compiled, and save how far apart both are, whether the ranks are equal after
-    each call, and what became of the compiled parts."""
+    each call, and what became of the compiled parts. ``caches``: the folder of each for what it has compiled."""
+    os.environ[CACHE.name] = caches[rank]
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=TIMEOUT)
@@ -61,8 +64,11 @@ def _step_of(net: nn.Module) -> Any:
     return step
 
 
-def run_both(folder: Path) -> list[Any]:
-    """Return what each process has saved."""
+def run_both(folder: Path, *, separate: bool) -> list[Any]:
+    """Return what each process has saved. ``separate``: as on two machines, they share no folder."""
     store, results = tempfile.mktemp(dir=folder), str(folder / "results")
-    torch.multiprocessing.spawn(run, (store, results), nprocs=2, join=True)
+    caches = [folder / f"cache{rank if separate else ''}" for rank in range(2)]
+    for cache in caches:
+        cache.mkdir(mode=0o700, exist_ok=True)
+    torch.multiprocessing.spawn(run, (store, results, [str(cache) for cache in caches]), nprocs=2, join=True)
     return [torch.load(f"{results}.{rank}", weights_only=False) for rank in range(2)]

@@ -8,17 +8,15 @@ import pytest
 import torch
 
 from tests.runtime.entries.ranks_compiling import CALLS, run_both
-from torchjanus.core.settings import CACHE
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
 
 
 @pytest.mark.slow
-def test_one_rank_compiles_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = tmp_path / "cache"
-    cache.mkdir(mode=0o700)
-    monkeypatch.setenv(CACHE.name, str(cache))
-    both = run_both(tmp_path)
+@pytest.mark.parametrize("separate", [False, True])
+def test_one_rank_compiles_for_all_that_share_a_folder(separate: bool, tmp_path: Path) -> None:
+    """Where they share none, each compiles for itself, at its own time; the parameters are equal all the same."""
+    both = run_both(tmp_path, separate=separate)
     counts: dict[str, int] = {}
     for apart, equal, served, notes in both:
         assert equal and apart < 1e-4
@@ -29,4 +27,4 @@ def test_one_rank_compiles_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for note in said:
             part = note.partition("inductor")[0]
             counts[part] = counts.get(part, 0) + ("compiled the graph in" in note)
-    assert set(counts.values()) == {1}, [notes for *_, notes in both]
+    assert set(counts.values()) == {2 if separate else 1}, [notes for *_, notes in both]
