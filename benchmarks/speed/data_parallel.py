@@ -410,17 +410,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bucket", type=float, help="megabytes of a bucket of gradients")
     parser.add_argument("--link", nargs=2, type=float, metavar=("MS", "MB/S"), help="a simulated link")
     parser.add_argument("--compile", nargs="?", type=float, const=120.0, metavar="SECONDS", help="torch.compile, too")
-    parser.add_argument("--record", action="store_true", help="write benchmarks/results/data_parallel.json")
+    parser.add_argument("--record", action="store_true", help="write benchmarks/results/data_parallel_N_ranks.json")
     asked = parser.parse_args(arguments)
     link = None if asked.link is None else (asked.link[0], asked.link[1])
-    options, rows = Options(asked.calls, asked.executor, asked.bucket, link), []
+    options, failed = Options(asked.calls, asked.executor, asked.bucket, link), False
     for ranks in asked.ranks:
+        rows = []
         for row in _rows(asked.only, ranks, options, asked.compile):
             print(_shown(row), flush=True)
             rows.append(asdict(row))
-    if asked.record:
-        write("data_parallel", sys.argv[1:] if arguments is None else arguments, "cpu", {"programs": rows})
-    return 0 if all(row["equal"] and row["wire"] for row in rows) else 1
+            failed = failed or not (row.equal and row.wire)
+        if asked.record:
+            given = sys.argv[1:] if arguments is None else arguments
+            write(f"data_parallel_{ranks}_ranks", given, "cpu", {"programs": rows})
+    return int(failed)
 
 
 if __name__ == "__main__":
