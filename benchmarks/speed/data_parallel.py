@@ -356,7 +356,7 @@ def compiled_beside(name: str, ranks: int, options: Options, seconds: float) -> 
                     reached = [Path(folder) / f"at{rank}" for rank in range(ranks)]
                     said = [path.read_text() if path.exists() else "before its first call" for path in reached]
                     return nothing, nothing, f"not done after {seconds:.0f} s: the ranks are in {', '.join(said)}"
-        except torch.multiprocessing.ProcessException as error:
+        except (torch.multiprocessing.ProcessRaisedException, torch.multiprocessing.ProcessExitedException) as error:
             return nothing, nothing, str(error).strip().splitlines()[-1]
         finally:
             for process in job.processes:
