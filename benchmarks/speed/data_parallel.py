@@ -308,7 +308,7 @@ def measure(name: str, options: Options) -> Row:
 
 def measure_compiled(name: str, options: Options, note: Callable[[str], object]) -> tuple[float, float]:
     """Return the milliseconds of a call that torch.compile has compiled, and of an eager one, of the slowest rank;
-    called by all ranks together. ``note``: told which call begins."""
+    called by all ranks together. ``note``: called with which call begins."""
     ways = [_training(name, options.bucket, compiled=compiled) for compiled in (True, False)]
     given = ways[0].batches(dist.get_rank())
     for number in range(LEARNING + options.calls):
