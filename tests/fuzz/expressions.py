@@ -51,6 +51,7 @@ class Features:
     scale: bool = False  # a closure's number
     shared: bool = False  # a global list
     words: bool = False  # names that change, tables that are read by them, histories
+    windows: bool = False  # parts of a text between integers that tensors hold
 
 
 @dataclass

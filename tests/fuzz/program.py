@@ -103,7 +103,7 @@ ODDS = {
     "defaults": 10, "pair": 20, "record": 20, "slots": 15, "module": 45, "weight": 20, "data_branches": 25,
     "data_loops": 15, "periodic": 10, "items": 35, "random": 35, "host_random": 10, "numpy": 8, "clock": 8,
     "iterator": 8, "stream": 8, "raising": 30, "operation_errors": 15, "second": 15, "scale": 30, "shared": 15,
-    "words": 25,
+    "words": 25, "windows": 12,
 }  # fmt: skip
 
 
@@ -121,6 +121,8 @@ class Writer:
         lines: Lines = IMPORTS.strip("\n").split("\n")
         if self.has.shared:
             lines += ["", "g_list = [1.0, 2.0]"]
+        if self.has.windows:
+            lines += ["", "TEXT = torch.arange(48.0) % 7 - 3"]
         lines += SECTION.replace("SWALLOWS", str(c.chance(50))).split("\n")
         if self.has.record:
             lines += RECORD.split("\n")

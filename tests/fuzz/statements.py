@@ -63,6 +63,7 @@ class Statements:
             (1 * (has.host_random and has.lists), lambda s: [f"random.shuffle({s.state}.items)"]),
             (2 * has.numpy, self.numpy),
             (8 * has.words, self.words),
+            (8 * has.windows, self.windows),
             (6 * (has.module and step and top), self.train_module),
             (4 * (has.module and step), self.use_module),
             (6 * (has.weight and step and top), self.train_weight),
@@ -156,6 +157,27 @@ class Statements:
 
     def words(self, scope: Scope) -> Lines:
         return words.statements(self.choices, scope.state, self.write.number(scope), self.fresh("w"))
+
+    def windows(self, scope: Scope) -> Lines:
+        """Parts of a text, as wide as a number of the program says, at positions that tensors hold."""
+        c, st = self.choices, scope.state
+        at, name, i = self.fresh("at"), self.fresh("v"), self.fresh("i")
+        wide = c.pick((str(WIDTH), f"({st}.n % 3 + 1)", f"{c.between(2, 6)}"))
+        first = c.pick(("", "", "1 + ", "2 + "))
+        part = f"TEXT[{first}{i} : {first}{i} + {wide}]" if c.chance(70) else f"TEXT[{i} : {i} + {wide} + 1]"
+        high, count = c.pick((12, 40, 46)), c.pick(("2", "3", f"{st}.n % 3 + 1"))
+        begin = [f"{at} = torch.randint({high}, ({count},)){c.pick(('', '', '.tolist()'))}"]
+        scope.add("S", name)
+        condition = self.write.condition(scope)
+        loop = [
+            f"{name} = torch.zeros(())",
+            f"for {i} in {at}:",
+            *c.pick(([], [], [f"    if {condition}:", f"        {c.pick(('continue', 'break'))}"])),
+            f"    {name} = {name} + {part}.mean()",
+        ]
+        stacked = [f"{name} = torch.stack([{part}.sum() for {i} in {at}]).mean() * 0.1"]
+        asked = [*loop, f"    if {part}.sum() > {c.between(-2, 2)}:", f"        {name} = {name} * 0.5"]
+        return begin + c.weighted([(3, lambda: loop), (3, lambda: stacked), (2, lambda: asked)])()
 
     def state_tensor(self, scope: Scope) -> Lines:
         c, st, tensor = self.choices, scope.state, self.write.tensor

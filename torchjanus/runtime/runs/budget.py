@@ -48,7 +48,7 @@ FIRST_CALLS, UNUSUAL = 5, 10.0
 # one of so many calls by Python is timed after the first ones: reading a clock takes microseconds on some machines
 TIMED = 8
 UNLIKE = 3  # consecutive runs unlike any earlier one: more are not worth a debt
-LONGEST_WATCH = 5.0  # seconds that watching one call may take
+LONGEST_WATCH = 5.0  # seconds of processor time that watching one call may take
 PART_WATCH = 1.0  # seconds, for a part of a step
 CALLS_WATCHED = 20  # as many calls in eager, if they are longer
 NAMED_WATCH = 60.0  # seconds, with an executor named by the user
@@ -133,7 +133,7 @@ class Budget:
 
     @property
     def longest_watch(self) -> float:
-        """Seconds after which the rest of a call is not watched."""
+        """Seconds of processor time after which the rest of a call is not watched."""
         if not self.limited:
             return NAMED_WATCH
         return max(PART_WATCH if self.is_of_part else LONGEST_WATCH, CALLS_WATCHED * self.eager)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType, FunctionType, GeneratorType
@@ -85,8 +86,8 @@ for _name, _hook in vars(Semantics).items():
 
 
 def limit(state: WatchState, seconds: float) -> None:
-    """Let the call of this state be watched for no more than ``seconds``."""
-    state.limit.end = time.perf_counter() + seconds
+    """Let the call of this state be watched for no more than ``seconds`` of this thread's processor time."""
+    state.limit.thread, state.limit.end = threading.get_ident(), time.thread_time() + seconds
     state.limit.reached = lambda: _release(state, seconds)
 
 
@@ -94,7 +95,7 @@ def _release(state: WatchState, seconds: float) -> None:
     recording = state.recording
     recording.refuse(
         "watching-too-long",
-        f"watching the call has taken more than {seconds:.0f} s",
+        f"watching the call has taken more than {seconds:.0f} s of processor time",
         "the rest of the call was made by Python alone.",
         "Speculate on the functions that it calls, or take long loops of Python out of the step.",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Collection
 from typing import Any
@@ -32,13 +33,15 @@ PERIOD = 64
 
 
 class Limit:
-    """When a call has been watched for long enough. ``end``: by ``time.perf_counter()``; ``reached`` is called once;
-    ``watches``: those of the call and of the recursive calls in it. A clock is read at one of ``PERIOD`` hooks."""
+    """When a call has been watched for long enough. ``end``: by the clock of the processor time of ``thread``, since on
+    a busy machine eager waits for a processor, too; ``reached`` is called once; ``watches``: those of the call and of
+    the recursive calls in it. The clock is read at one of ``PERIOD`` hooks."""
 
-    __slots__ = ("end", "left", "reached", "watches")
+    __slots__ = ("end", "left", "reached", "thread", "watches")
 
     def __init__(self) -> None:
         self.end = math.inf
+        self.thread = 0
         self.left: float = PERIOD
         self.watches: list[Any] = []
         self.reached: Callable[[], object] = list
@@ -46,7 +49,7 @@ class Limit:
     def look(self) -> None:
         """Look at the clock."""
         self.left = PERIOD
-        if time.perf_counter() > self.end:
+        if threading.get_ident() == self.thread and time.thread_time() > self.end:
             self.left = math.inf
             self.reached()
 
