@@ -562,9 +562,9 @@ def loops_after_a_loop_in_which_tensors_decide():
         total = x.new_zeros(3)
         for row in x:
             if row.sum() > 0:
-                total = total + row
+                total = ((total + row).tanh() * 2 + 0.1 * row).sigmoid().sin().cos() - 0.2
             else:
-                total = total - 0.5 * row
+                total = ((total - 0.5 * row).sin() * 3 - 0.2 * row).tanh().cos().sin() + 0.3
         y = torch.cat([rows, total[None]])
         seen = []
         for k in range(y.size(0)):

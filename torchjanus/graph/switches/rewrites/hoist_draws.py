@@ -189,11 +189,15 @@ class DrawHoister(AddingRewriter):
 
     def drawn(self, gone: set[int]) -> list[Any]:
         """Return the events before the loop: calls, their results, facts that they need. ``gone``: events to move."""
-        for at in gone:
-            event = self.old.events[at]
+        found = []
+        for at in sorted(gone):
+            event = made = self.old.events[at]
+            if isinstance(event, Extern):
+                made = replace(event, after=min(event.after, self.before))
             if id(event) in self.old.recipes:
-                self.recipes[id(event)] = self.old.recipes[id(event)]
-        return [self.old.events[at] for at in sorted(gone)]
+                self.recipes[id(made)] = self.old.recipes[id(event)]
+            found.append(made)
+        return found
 
     def asking(self, form: Any, place: Place) -> Op:
         """Return the operation that evaluates a predicate for all iterations."""
@@ -236,8 +240,9 @@ class _BatchedDrawHoister(DrawHoister):
         assert isinstance(call, Extern)
         assert isinstance(frames.count, Expr)
         several = BatchedExtern(
-            call.func, call.args, call.kwargs, call.place, call.number, call.after, call.effects, count=frames.count
-        )
+            call.func, call.args, call.kwargs, call.place, call.number, min(call.after, self.before), call.effects,
+            count=frames.count,
+        )  # fmt: skip
         self.recipes[id(several)] = old.recipes.get(id(call), ())
         values = {event.access_path: event.value for event in old.events if isinstance(event, HeapRead)}
         value = self.together([self.kind(values[self.draws.given[iteration, 0]]) for iteration in range(self.count)])
