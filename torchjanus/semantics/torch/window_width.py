@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.kinds import isinstance
 from torchjanus.trace.actions import Op
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, depends_on
