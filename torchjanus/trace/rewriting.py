@@ -99,7 +99,7 @@ class TraceRewriter:
         self._applied = {}
 
     def held(self, value: Any) -> Any:
-        """Return the description of a variable without tensor (see ``LoopSnapshots.states``), rewritten."""
+        """Return the description of a variable (see ``LoopSnapshots.states``) rewritten; a tensor is left as it is."""
         return (value[0], self.expr(value[1])) if value[0] in ("fetched", "number") else value
 
     def token(self, token: Any) -> Any:

@@ -128,16 +128,12 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         if not self.ending:
             self.trace.events.append(TensorPredicate(condition, True, self.ops, self.place))
 
-    def loop_over(self) -> None:
-        """A loop has ended, and its end has been recorded."""
-        if not self.loops:
-            self.note_behind_loops()
-
-    def note_behind_loops(self) -> None:
-        """Make the notes that wait for the end of loops."""
-        notes, self.behind_loops = self.behind_loops, []
-        for note in notes:
-            note()
+    def note_behind_loops(self, ended: bool = False) -> None:
+        """Make the notes that wait for the end of loops, if the run is in none, or has ``ended``."""
+        if ended or not self.loops:
+            notes, self.behind_loops = self.behind_loops, []
+            for note in notes:
+                note()
 
     def rely_on_filters(self) -> None:
         """A warning has been given: the graph assumes the filters that there were when the call began."""

@@ -250,8 +250,7 @@ class DynamicIndexWatch:
         if not self._required:
             recording.behind_loops.append(self._require_all)
         self._required.append(condition)
-        if not recording.loops:
-            recording.note_behind_loops()
+        recording.note_behind_loops()
 
     def _require_all(self) -> None:
         conditions, self._required = self._required, []

@@ -149,7 +149,7 @@ def _watched(
     try:
         with using(watch), watch.framework:
             result = watch.calls.enter_first(fn, (*leading, *given), named)
-            recording.note_behind_loops()
+            recording.note_behind_loops(ended=True)
     except BaseException as error:
         _finalize_after_error(error, recording, watch.framework.code)
         raise

@@ -44,28 +44,20 @@ class Renumbering(TraceRewriter):
         made = super().operation(op, after)
         return replace(made, outs=tuple(TensorRef(self.numbers[ref.number]) for ref in op.outs))
 
+    def held(self, value: Any) -> Any:
+        if value[0] == "tensor" and value[1] >= 0:
+            return ("tensor", self.numbers[value[1]])
+        return super().held(value)
+
     def trace(self) -> Trace:
         old = self.old
         events = [self.event(event, 0) for event in old.events]
         order = sorted(self.numbers, key=self.numbers.__getitem__)
-        frames = []
-        for one in old.frames:
-            states = tuple(
-                {
-                    name: ("tensor", self.numbers[value[1]])
-                    if value[0] == "tensor" and value[1] >= 0
-                    else self.held(value)
-                    for name, value in state.items()
-                }
-                for state in one.states
-            )
-            frames.append(replace(one, states=states, count=None if one.count is None else self.expr(one.count)))
-        moved = self.moved(range(len(old.events) + 1))  # no event moves; trip counts are of renumbered tensors
         return self.made(
             events,
             tensors=[old.tensors[number] for number in order],
             memory=[old.memory[number] for number in order],
             access_paths={self.numbers[number]: access_path for number, access_path in old.access_paths.items()},
             kinds={self.numbers[number]: kind for number, kind in old.kinds.items()},
-            **{**moved, "frames": frames},
+            **self.moved(range(len(old.events) + 1)),  # no event moves, but trip counts and states name tensors
         )

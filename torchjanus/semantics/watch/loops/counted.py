@@ -176,7 +176,7 @@ class ForLoops(Part):
             first = 0 if span is None else span.start
             whole = count.args[0] if first and isinstance(count, Apply) and count.func is operator.sub else count
             self.untraced.note_lengths(whole, first + len(active_loop.starts), active_loop.place)
-        self.recording.loop_over()
+        self.recording.note_behind_loops()
 
     def _unread_parts(self, item: Any, within: tuple[int, ...] = ()) -> Iterator[Any]:
         """Yield what an iteration is given and was not read from the heap: it may depend on the iteration index."""

@@ -169,7 +169,7 @@ class WhileLoops(Part):
             loop.active_loop.leave()
             if not self._record_left_loop(loop):
                 self._note_predicates(loop)
-            self.recording.loop_over()
+            self.recording.note_behind_loops()
 
     def _record_left_loop(self, loop: WhileLoop) -> bool:
         """Record a loop that was left early as a left loop over a range. Return False if no tensor decided in it or it
@@ -201,7 +201,7 @@ class WhileLoops(Part):
             loop.active_loop.leave()
             self._note_predicates(loop)
             self._compare(loop.site, loop.op, end, limit)
-            self.recording.loop_over()
+            self.recording.note_behind_loops()
             return
         active_loop = loop.active_loop
         active_loop.loop_record.over, active_loop.loop_record.count = span, _count_of(span, expr)
