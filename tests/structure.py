@@ -1,16 +1,17 @@
 """``python -m tests.structure``: counts what a reader meets: modules, lines, families of names, imports, words.
 
-Prints one table a package (modules, lines), and below it the figures that the layering test does not enforce yet: how
-often words of our own are used that docs/glossary.md replaces, by word.
+Prints the modules and lines of each package, and below them the figures that tests/test_layering.py and
+tests/test_terms.py keep: the largest folder, families of names, upward imports, cycles, and how often a word is used
+that docs/glossary.md replaces, by word.
 """
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from pathlib import Path
 
 from tests.terms import uses
+from tests.test_layering import MOST_LINES, cycles, families, upward_imports, upward_imports_of_packages
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "torchjanus"
@@ -19,15 +20,6 @@ PACKAGE = ROOT / "torchjanus"
 def modules() -> list[Path]:
     """The modules of the package, packages' own included."""
     return sorted(PACKAGE.rglob("*.py"))
-
-
-def families(folder: Path) -> dict[str, list[str]]:
-    """The names of three modules or more of one folder that begin with the same word."""
-    found: dict[str, list[str]] = {}
-    for path in folder.glob("*_*.py"):
-        if not path.stem.startswith("__"):
-            found.setdefault(path.stem.split("_")[0], []).append(path.stem)
-    return {prefix: names for prefix, names in found.items() if len(names) > 2}
 
 
 def main() -> None:
@@ -44,15 +36,11 @@ def main() -> None:
     print("largest folder:", max(sum(path.parent == folder for path in own) for folder in folders), "modules")
     top = [path for path in PACKAGE.iterdir() if path.suffix in ("", ".py") and not path.stem.startswith("__")]
     print("entries of the top level:", len(top))
-    print("modules of more than 400 lines:", sum(size > 400 for size in sizes.values()))
+    print(f"modules of more than {MOST_LINES} lines:", sum(size > MOST_LINES for size in sizes.values()))
     print("families of names:", [names for folder in folders for names in families(folder).values()] or 0)
-    upward = [
-        (path, node.module)
-        for path in (PACKAGE / "semantics").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchjanus.graph")
-    ]
-    print("imports of the middle end by the front end:", len(upward))
+    upward = [*map(upward_imports, paths), *map(upward_imports_of_packages, paths)]
+    print("upward imports:", sum(len(list(found)) for found in upward))
+    print("cycles of imports:", len(list(cycles())))
     counted = Counter((use.word, use.term) for use in uses())
     print(f"words that the glossary replaces, in the whole repository: {counted.total()}")
     for (word, term), count in counted.most_common():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -99,6 +100,7 @@ STDLIB_ONLY_MODULES = {
 FX_ONLY_IN = {"graph"}
 SYMBOLIC_SHAPES = "torch.fx.experimental.symbolic_shapes"  # sizes that are not known: no graphs
 MOST_MODULES = 20
+MOST_LINES = 400
 
 
 def part_of(path: Path) -> str:
@@ -164,11 +166,21 @@ def is_deferred(node: ast.AST) -> bool:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_imports_go_downward(part: str) -> None:
-    for path in PARTS[part]:
-        require_imports_go_downward(path)
+    assert [found for path in PARTS[part] for found in upward_imports(path)] == []
 
 
-def require_imports_go_downward(path: Path) -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_packages_import_downward(part: str) -> None:
+    assert [found for path in PARTS[part] for found in upward_imports_of_packages(path)] == []
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_torch_is_imported_where_it_may_be(part: str) -> None:
+    assert [found for path in PARTS[part] for found in imports_of_torch_not_allowed(path)] == []
+
+
+def upward_imports(path: Path) -> Iterator[str]:
+    """Yield a line for each import of a part that is not below the module's own."""
     part = part_of(path)
     for node in nodes_of(path):
         for name in imported(node, path):
@@ -176,22 +188,12 @@ def require_imports_go_downward(path: Path) -> None:
             if pieces[0] == "torchjanus" and len(pieces) > 1:
                 target = pieces[1]
                 known = (ROOT / target).is_dir() or (ROOT / f"{target}.py").exists()
-                if known and target != part:
-                    assert rank(target) < rank(part), f"{path}:{node.lineno} imports {name}: that is not below {part}"
-            elif pieces[0] in {"torch", "numpy"}:
-                plain = part in STDLIB_ONLY or str(path.relative_to(ROOT)) in STDLIB_ONLY_MODULES
-                assert not plain, f"{path}:{node.lineno} imports {name}: the standard library only"
-            if (name == "torch.fx" or name.startswith("torch.fx.")) and not name.startswith(SYMBOLIC_SHAPES):
-                assert part in FX_ONLY_IN, f"{path}:{node.lineno} imports torch.fx outside of graph/"
+                if known and target != part and rank(target) >= rank(part):
+                    yield f"{path}:{node.lineno} imports {name}: that is not below {part}"
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_packages_import_downward(part: str) -> None:
-    for path in PARTS[part]:
-        require_packages_import_downward(path)
-
-
-def require_packages_import_downward(path: Path) -> None:
+def upward_imports_of_packages(path: Path) -> Iterator[str]:
+    """Yield a line for each import of a package of the module's part that is not below its own."""
     name = ".".join(("torchjanus", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
     here = package_of(name)
     if here is None:
@@ -206,7 +208,21 @@ def require_packages_import_downward(path: Path) -> None:
                 continue
             if isinstance(node, ast.ImportFrom) and target == node.module and not is_module(target):
                 continue
-            assert rank_within(*there) < rank_within(*here), f"{path}:{node.lineno} imports {target}: not below {name}"
+            if rank_within(*there) >= rank_within(*here):
+                yield f"{path}:{node.lineno} imports {target}: not below {name}"
+
+
+def imports_of_torch_not_allowed(path: Path) -> Iterator[str]:
+    """Yield a line for each import of torch, NumPy or torch.fx by a module that must do without."""
+    part = part_of(path)
+    plain = part in STDLIB_ONLY or str(path.relative_to(ROOT)) in STDLIB_ONLY_MODULES
+    for node in nodes_of(path):
+        for name in imported(node, path):
+            if plain and name.split(".")[0] in {"torch", "numpy"}:
+                yield f"{path}:{node.lineno} imports {name}: the standard library only"
+            if (name == "torch.fx" or name.startswith("torch.fx.")) and not name.startswith(SYMBOLIC_SHAPES):
+                if part not in FX_ONLY_IN:
+                    yield f"{path}:{node.lineno} imports torch.fx outside of graph/"
 
 
 def is_module(name: str) -> bool:
@@ -221,6 +237,23 @@ def test_no_folder_has_many_modules() -> None:
     for folder in sorted({path.parent for path in MODULES}):
         modules = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
         assert len(modules) <= MOST_MODULES, f"{folder}: make packages of {len(modules)} modules"
+
+
+def test_no_three_modules_of_a_folder_begin_with_one_word() -> None:
+    assert [names for folder in {path.parent for path in MODULES} for names in families(folder).values()] == []
+
+
+def families(folder: Path) -> dict[str, list[str]]:
+    """Return the names of three modules or more of one folder that begin with the same word, by that word."""
+    found: dict[str, list[str]] = {}
+    for path in folder.glob("*_*.py"):
+        if not path.stem.startswith("__"):
+            found.setdefault(path.stem.split("_")[0], []).append(path.stem)
+    return {prefix: names for prefix, names in found.items() if len(names) > 2}
+
+
+def test_no_module_is_long() -> None:
+    assert [path for path in MODULES if len(path.read_text().splitlines()) > MOST_LINES] == []
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -241,21 +274,24 @@ def require_no_import_is_deferred(path: Path) -> None:
 
 
 def test_no_cycle_between_modules() -> None:
+    assert list(cycles()) == []
+
+
+def cycles() -> Iterator[str]:
+    """Yield each import that closes a circle of modules, with the circle."""
     graph: dict[str, set[str]] = {}
     names = {".".join(("torchjanus", *p.relative_to(ROOT).with_suffix("").parts)): p for p in MODULES}
     for name, path in names.items():
-        wanted: set[str] = set()
-        for node in nodes_of(path):
-            wanted.update(n for n in imported(node, path) if n in names and n != name)
-        graph[name] = wanted
+        graph[name] = {n for node in nodes_of(path) for n in imported(node, path) if n in names and n != name}
     done: set[str] = set()
 
-    def visit(name: str, trail: tuple[str, ...]) -> None:
-        assert name not in trail, "import cycle: " + " -> ".join((*trail, name))
-        if name not in done:
-            for below in graph[name]:
-                visit(below, (*trail, name))
+    def visit(name: str, trail: tuple[str, ...]) -> Iterator[str]:
+        if name in trail:
+            yield " -> ".join((*trail[trail.index(name) :], name))
+        elif name not in done:
+            for below in sorted(graph[name]):
+                yield from visit(below, (*trail, name))
             done.add(name)
 
     for name in graph:
-        visit(name, ())
+        yield from visit(name, ())
