@@ -43,3 +43,8 @@ def test_plots_show_the_records(name: str) -> None:
 def test_pictures_are_there(page: Path) -> None:
     for picture in re.findall(r'<img [^>]*src="([^"]+)"', page.read_text()):
         assert (page.parent / picture).exists(), picture
+
+
+def test_each_page_is_in_a_menu() -> None:
+    menus = (DOCS.parent / "mkdocs.yml").read_text().partition("\nnav:\n")[2].split()
+    assert [page for page in DOCS.rglob("*.md") if page.relative_to(DOCS).as_posix() not in menus] == []
