@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, field, replace
 
 __all__ = [
-    "InternalFault", "JanusError", "NewGraph", "NotStaged", "Place", "Refusal", "Refused", "SourceUnavailable",
-    "Unsupported", "refused",
+    "OWN_FOLDER", "InternalFault", "JanusError", "NewGraph", "NotStaged", "Place", "Refusal", "Refused",
+    "SourceUnavailable", "Unsupported", "refused",
 ]  # fmt: skip
 
 
@@ -24,7 +24,9 @@ class Place:
     def is_library(self) -> bool:
         """Whether the source is that of an installed library, of Python, or of torchjanus."""
         return (
-            "site-packages" in self.file or f"{os.sep}lib{os.sep}python3." in self.file or self.file.startswith(_OURS)
+            "site-packages" in self.file
+            or f"{os.sep}lib{os.sep}python3." in self.file
+            or self.file.startswith(OWN_FOLDER)
         )
 
     def __str__(self) -> str:
@@ -33,7 +35,7 @@ class Place:
 
 NOWHERE = Place("<unknown>", 0)
 # Functions that replace a library's function are in torchjanus.
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # of this package
 
 
 class JanusError(Exception):

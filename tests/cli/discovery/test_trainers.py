@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.machinery
 import importlib.util
 import sys
 import textwrap
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import torchjanus
 from torchjanus.cli.discovery import Selection, compiled, imports, watch_imports
 from torchjanus.cli.discovery.trainers import TRAINERS, steps_in
 
@@ -45,6 +47,19 @@ def test_the_methods_that_a_trainer_calls_are_steps() -> None:
 def test_without_a_trainer_they_are_functions_like_others() -> None:
     source = textwrap.dedent(MODULE).replace("lightning.pytorch", "something")
     assert [*map(str, steps_in(ast.parse(source)))] == ["training function of ByHand.training_step (line 14)"]
+
+
+def test_modules_of_torchjanus_itself_are_left_to_python() -> None:
+    """Many of them are imported late, while the program runs, and an editable install is no installed package."""
+    finder = imports._Finder(Selection())
+    folder = Path(torchjanus.__file__).parent
+    files = [*folder.rglob("*.py")]
+    assert len(files) > 100
+    for file in files:
+        name = ".".join(("torchjanus", *file.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
+        parent = None if name == "torchjanus" else [str(file.parent.parent if file.stem == "__init__" else file.parent)]
+        assert importlib.machinery.PathFinder.find_spec(name, parent or [str(folder.parent)]) is not None, name
+        assert finder.find_spec(name, parent or [str(folder.parent)], None) is None, name
 
 
 LIBRARY = """

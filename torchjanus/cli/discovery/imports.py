@@ -28,6 +28,7 @@ from torchjanus.cli.discovery.loops import NotedLoop, loops_around, noting
 from torchjanus.cli.discovery.outline import NotOutlined, Outlined, outline
 from torchjanus.cli.discovery.steps import Step
 from torchjanus.cli.discovery.trainers import is_searched, steps_in
+from torchjanus.core.errors import OWN_FOLDER
 from torchjanus.core.logs import logger
 from torchjanus.rewrite.source import FUTURE, Found, adopt, compile_alone, definitions, filled
 from torchjanus.rewrite.syntax.sites import location_of
@@ -253,7 +254,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader or spec.origin is None:
             return None
-        if is_installed(spec.origin) or spec.origin.startswith((_LIBRARY, _OWN)):
+        if is_installed(spec.origin) or spec.origin.startswith((_LIBRARY, OWN_FOLDER)):
             if is_searched(fullname):
                 spec.loader = _Loader(fullname, spec.origin, self._selection, fullname)
                 return spec
@@ -269,7 +270,6 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 _LIBRARY = sysconfig.get_paths()["stdlib"] + os.sep
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def watch_imports(selection: Selection) -> None:

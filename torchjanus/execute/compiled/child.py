@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from torchjanus.execute.compiled import serving
+from torchjanus.execute.compiled.priority import PRIORITY
 from torchjanus.execute.compiled.server import Forked, fork
 
 try:
@@ -32,8 +33,8 @@ except ImportError:  # not on Windows: there a child's memory has no bound
 __all__ = ["Child", "begin", "bound"]
 
 MEMORY = 8 << 30  # bytes, besides the example inputs; at most half of the machine's memory
-# Of two processes that want one core, the one at niceness 5 gets a quarter of it (Linux). At 10 it gets a tenth: what
-# is made for a program of a minute comes too late. Lowering takes seconds, so it comes before.
+# Where there is room (see `priority`). Of two processes that want one core, the one at niceness 5 gets a quarter of it
+# (Linux). At 10 it gets a tenth: what is made for a program of a minute comes too late. Lowering comes before.
 NICENESS = 5
 _OBJECTS = 100_000  # new objects after which the collector looks for cycles: a child does not live long
 _WATCH = 0.25  # seconds between two checks whether the parent is alive
@@ -126,9 +127,10 @@ def _end(process: subprocess.Popen[bytes] | Forked, folder: str, parent: int) ->
 
 
 def begin(folder: Path, parent: int, lowest: int = NICENESS) -> None:
-    """In the child: end when the parent does, and run at the niceness ``lowest``, counted from the program's."""
+    """In the child: end when the parent does, and go to the niceness ``lowest``, counted from the program's, as soon as
+    there is room for both."""
+    PRIORITY.forked(lowest)
     threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
-    os.nice(max(0, lowest - serving.niceness))
     gc.freeze()  # what is imported stays
     gc.set_threshold(_OBJECTS)
 
@@ -144,9 +146,10 @@ def bound(besides: int) -> None:
 
 
 def _watch(parent: int, folder: Path) -> None:
-    """End with the parent, for whatever reason it ends."""
+    """End with the parent, for whatever reason it ends, and let others go first meanwhile (``Priority``)."""
     while os.getppid() == parent:
         time.sleep(_WATCH)
+        PRIORITY.look()
     if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
         # By a process outside of the group, after this one is dead: what still runs could write into the folder again.
         command = ["sh", "-c", 'kill -s KILL -- "-$0"; rm -rf -- "$1"', str(os.getpid()), str(folder)]

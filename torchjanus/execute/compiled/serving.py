@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Never
 
+from torchjanus.execute.compiled.priority import PRIORITY, SERVER
+
 __all__ = ["COMPILER", "ENVIRONMENT", "IMPORTED", "LOWERING", "STARTED", "STOPPABLE", "STOPS", "serve"]
 
 # Modules whose main() a child may run, and what each of them imports when it is at work. What has a function warm_up is
@@ -41,8 +43,6 @@ _COMPILERS = (
     "torch.fx.experimental.symbolic_shapes", "torch._decomp.decompositions",
 )  # fmt: skip
 _IMPORTS = {LOWERING: _LOWERERS, COMPILER: (*_LOWERERS, *_COMPILERS)}
-NICENESS = 3  # of the server, and so of its children at least
-niceness = 0  # of this process, if the server has forked it
 STOPPABLE = "--stoppable"  # to the server: its parent's main thread has started it
 STARTED = -1  # in place of the number of a child that has ended: it may be stopped from now on
 IMPORTED = 0  # in place of the number of a child that has ended: all is imported
@@ -143,6 +143,7 @@ def _import_all(modules: Sequence[str]) -> None:
                 module.warm_up()
             except Exception:  # children do without, and take longer
                 traceback.print_exc()
+        PRIORITY.look()
 
 
 def _answer(answers: int, number: int, code: int = 0) -> None:
@@ -192,13 +193,11 @@ def _child(order: dict[str, Any]) -> None:
 
 def serve(orders: int, answers: int, owner: int) -> Never:
     """In the fork: serve the process ``owner``, and end."""
-    global niceness
     code = 1
     try:
         _when_parent_ends(signal.SIGCONT)
         os.setpgid(0, 0)
-        os.nice(NICENESS)
-        niceness = NICENESS
+        PRIORITY.forked(SERVER)
         nothing = os.open(os.devnull, os.O_RDWR)
         for old, new in ((0, orders), (1, nothing), (2, nothing)):
             os.dup2(new, old)
@@ -215,13 +214,11 @@ def serve(orders: int, answers: int, owner: int) -> Never:
 def main() -> None:
     """The server: import what children need, then serve."""
     owner = os.getppid()
-    os.nice(NICENESS)
     answers = os.dup(1)
     os.dup2(2, 1)  # whatever an import prints is no answer
     if STOPPABLE in sys.argv:
         _when_parent_ends(signal.SIGCONT)  # it looks at once, and removes what its children leave
         _answer(answers, STARTED)
-    vars(importlib.import_module("torchjanus.execute.compiled.serving"))["niceness"] = NICENESS  # not of __main__
     _import_all(_LOWERERS)
     if threading.active_count() == 1:  # else a fork would lack the other threads
         _answer(answers, IMPORTED)

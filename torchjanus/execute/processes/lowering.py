@@ -16,6 +16,7 @@ import torch
 
 from torchjanus.core.errors import Refusal, Refused
 from torchjanus.execute.compiled.child import Child, begin, bound
+from torchjanus.execute.compiled.priority import SERVER
 from torchjanus.execute.processes.orders import expect, order_of, pack_order
 from torchjanus.graph.aten.segments import tail_of
 from torchjanus.graph.aten.symbolic_sizes import Fixed
@@ -28,9 +29,6 @@ from torchjanus.graph.operators.loop_op import are_own, claim_keys, own_keys, re
 from torchjanus.graph.recursion.cells.invoke import NotBatched
 
 __all__ = ["Lowering", "NotLowered", "lower_request", "pack_made", "unpack_made"]
-
-
-LOWERING = 3  # the niceness of a lowering: it takes seconds, and calls are Python's until it is done
 
 
 class NotLowered(Exception):
@@ -155,7 +153,7 @@ def lower_request(request: bytes) -> bytes:
 
 def main(folder: Path, parent: int) -> None:
     """The child: lower the program in the folder."""
-    begin(folder, parent, LOWERING)
+    begin(folder, parent, SERVER)
     request = (folder / "program").read_bytes()
     bound(pickle.loads(request)[0])
     try:

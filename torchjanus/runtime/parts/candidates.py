@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dis
 import inspect
-import os
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from torchjanus.core.errors import OWN_FOLDER
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
 from torchjanus.semantics.protocols.leaves import MISSING, on_type
 
@@ -32,7 +32,6 @@ __all__ = [
 ]
 
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 # Functions of torch that update what is trained, by module and name.
 _UPDATES = {
     "torch.optim": frozenset({"step", "zero_grad", "update_parameters"}),
@@ -82,7 +81,7 @@ def is_program(fn: FunctionType) -> bool:
         if fn.__code__.co_flags & _SUSPENDED:
             return False
         file = fn.__code__.co_filename
-        if not (is_installed(file) or file.startswith(_OURS) or is_trusted_module(fn.__globals__.get("__name__"))):
+        if not (is_installed(file) or file.startswith(OWN_FOLDER) or is_trusted_module(fn.__globals__.get("__name__"))):
             return True
         inner = fn.__dict__.get("__wrapped__", MISSING)
         if type(inner) is not FunctionType:

@@ -23,13 +23,11 @@ from typing import Any
 import torch
 from torch.autograd.function import Function
 
-import torchjanus
-from torchjanus.core.errors import NOWHERE, Place
+from torchjanus.core.errors import NOWHERE, OWN_FOLDER, Place
 
 __all__ = ["Observer", "asks_for_class", "is_foreign", "is_seen_through"]
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_OURS = os.path.dirname(os.path.abspath(torchjanus.__file__)) + os.sep
 _CALLBACK = "its code would run within an operation, of which a skeleton makes none."
 _TRANSFORM = "it computes with wrapped tensors, which a skeleton does not have."
 _GENERATOR = "the graph's draws are made at another time."
@@ -103,10 +101,12 @@ class Observer:
         if event == "c_call":
             name, owner = getattr(arg, "__name__", ""), getattr(arg, "__self__", None)
             if name in _SETTING and type(owner) is torch.Generator:
-                if not frame.f_code.co_filename.startswith(_OURS) and owner is torch.default_generator:
+                if not frame.f_code.co_filename.startswith(OWN_FOLDER) and owner is torch.default_generator:
                     self._say("coexecution-generator", f"calls {name}() of a generator", _GENERATOR, frame)
             elif name == "apply" and isinstance(owner, type) and issubclass(owner, Function):
-                if not frame.f_code.co_filename.startswith((_OURS, *_GENERATED)):  # graphs have functions of their own
+                if not frame.f_code.co_filename.startswith(
+                    (OWN_FOLDER, *_GENERATED)
+                ):  # graphs have functions of their own
                     self._say(*_FUNCTION, frame)
         elif event == "call":
             code = frame.f_code
@@ -141,7 +141,7 @@ class Observer:
 def _is_plain(file: str) -> bool:
     """Whether it is torch's, torchjanus', the standard library's, or generated."""
     standard = Place(file, 1).is_library and f"{os.sep}site-packages{os.sep}" not in file
-    return standard or file.startswith((_TORCH, _OURS, *_GENERATED))
+    return standard or file.startswith((_TORCH, OWN_FOLDER, *_GENERATED))
 
 
 @cache
