@@ -11,7 +11,7 @@ that graphs made as a whole or in part, and the median of the ratios of wall tim
 ``--compiled``: the script by ``python`` once more, each model compiled by ``torch.compile`` when the script makes its
 optimizer (benchmarks/programs/compiled_models.py), and the same ratio.
 
-Takes 40 minutes; with ``--long`` and one round, two hours.
+Takes 40 minutes; with ``--long --rounds 1``, two hours.
 """
 
 from __future__ import annotations
