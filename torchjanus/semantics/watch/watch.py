@@ -257,7 +257,7 @@ class Watch(Protocols):
         self._change(at, operator.delitem, self.items.drop_item, obj, key)
 
     def _note_change(self, at: Site, obj: Any, key: Any) -> None:
-        self.untraced.note_part(at, obj, key)
+        self.untraced.note_changed_item(at, obj, key)
         self.reads.note(obj)
 
     def special_result(self, at: Site, value: Any, names: tuple[str, ...]) -> Any:

@@ -15,12 +15,13 @@ from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.arm_effects import ArmEffects
 from torchjanus.graph.switches.analysis.arms import ArmResolution, SwitchSites
-from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source
+from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source, subject_of
 from torchjanus.graph.switches.analysis.numbers import is_content
 from torchjanus.trace.actions import Op
-from torchjanus.trace.events import Trace
+from torchjanus.trace.events import Event, Fact, Trace
+from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization
 from torchjanus.trace.loops.records import LoopSnapshots
-from torchjanus.trace.values import Expr
+from torchjanus.trace.values import Apply, Expr, Read
 
 __all__ = ["LiveOutUses"]
 
@@ -32,14 +33,16 @@ class LiveOutUses:
         self, trace: Trace, frames: LoopSnapshots, switches: SwitchSites, resolving: ArmResolution, acting: ArmEffects
     ) -> None:
         self.counting = acting.counting
-        numbers = acting.held.states[-1]  # that variables hold after the last iteration
-        self.moving = [(name, held) for name, held in numbers.items() if name in self.counting.moving]
+        # Numbers that variables hold after the last iteration. Which of them are loop-carried is known better with each
+        # run, so candidates are recorded for all.
+        self.numbers = [*acting.held.states[-1].items()]
         self.trace, self.frames, self.switches, self.resolving = trace, frames, switches, resolving
         start, end = frames.starts[0], frames.end
         self.made = {ref.number for e in trace.events[start:end] if isinstance(e, Op) for ref in e.outs}
         self.later = {ref.number for e in trace.events[end:] if isinstance(e, Op) for ref in e.outs}
         self.context: Any = 0  # hash of the events since the loop
         self.where: Any = 0  # hash that identifies the current event
+        self._met: set[Any] = set()  # facts since the last other event
         self.count = 0  # uses of live-outs in the current event so far
         self.unclear = False  # whether some use is not resolved yet
         self.names: dict[int, list[Any]] = {}
@@ -51,7 +54,28 @@ class LiveOutUses:
         """Start the next event. ``aside``: this event does not occur in every run that reaches this place."""
         self.where, self.count = hash((self.context, what)), 0
         if not aside:
-            self.context = self.where
+            self.context, self._met = self.where, set()
+
+    def begin_event(self, event: Event) -> None:
+        """Start an event after the loop. What identifies it is the same whatever numbers the loop has left."""
+        what: Any = (type(event).__name__, getattr(event, "name", ""), event.place)
+        if not isinstance(event, Fact):
+            self.begin(what)
+            return
+        if isinstance(event, NumberPredicate | Specialization | HostComputation):
+            what = (*what, self._form(event.expr))
+        else:
+            what = (*what, subject_of(event))
+        while what in self._met:
+            what = (*what, "again")
+        self._met.add(what)
+        self.begin(what, aside=True)
+
+    def _form(self, expr: Any) -> Any:
+        """Return how an expression is computed, without the numbers in it."""
+        if isinstance(expr, Apply) and not self.is_held(expr):
+            return (expr.func, *map(self._form, expr.args))
+        return expr.token if isinstance(expr, Read) and not self.is_held(expr) else "number"
 
     def leave(self, context: Any, place: Place) -> None:
         """Leave a region that began in ``context``: the key of what follows does not depend on the arm taken."""
@@ -72,24 +96,22 @@ class LiveOutUses:
             frozenset(candidates), tensor in self.made or any(n in self.resolving.rebound for n in names)
         )
 
-    def is_counted(self, expr: Any) -> bool:
-        """Whether a loop-carried variable holds this number after the loop."""
-        return any(is_content(held, expr) for _, held in self.moving)
+    def is_held(self, expr: Any) -> bool:
+        """Whether a variable holds this number after the loop."""
+        return any(is_content(held, expr) for _, held in self.numbers)
 
     def number(self, value: Any) -> Any:
         """Return the variable that this use of a number means; None if it is loop-invariant. Raises NotMergeable."""
         token = value.token if isinstance(value, Expr) else token_of(value)
-        candidates: set[Source] = {("constant", token)}
-        for name, held in self.moving:
-            if is_content(held, value):
-                candidates.add(("name", self.counting.name(name)))
+        candidates: set[Source] = {("name", name) for name, held in self.numbers if is_content(held, value)}
+        candidates.add(("constant", token))
         key = ("number", self.where, self.count)
         self.count += 1
         meant = self.switches.meant(key, frozenset(candidates))
-        if len(meant) != 1:
+        moving = {self.counting.name(source[1]) if source[0] == "name" else None for source in meant}
+        if len(moving) != 1:
             raise NotMergeable("branch-numbers", "it is not known which number of the loop is meant after it")
-        (source,) = meant
-        return source[1] if source[0] == "name" else None
+        return moving.pop()
 
     def column(self, tensors: Sequence[int]) -> Any:
         """Return the variable whose values after each iteration are ``tensors``; None if there is no such variable."""

@@ -19,10 +19,9 @@ from torchjanus.graph.switches.analysis.after_loop import LiveOutUses
 from torchjanus.graph.switches.analysis.arm_effects import ArmEffects
 from torchjanus.graph.switches.analysis.arms import Arm, SwitchSites
 from torchjanus.graph.switches.analysis.before_loop import NamesBeforeLoop
-from torchjanus.graph.switches.analysis.iterations import subject_of
-from torchjanus.trace.actions import Op
-from torchjanus.trace.events import Fact, Trace
-from torchjanus.trace.facts import HeapRead, NumberPredicate, Specialization
+from torchjanus.trace.actions import HeapWrite, Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import HeapRead, KeyLookup, NumberPredicate, Specialization
 from torchjanus.trace.loops.records import LoopSnapshots, UntracedComputation
 from torchjanus.trace.recipes import CollectedItems, Constant, ExistingObject, NewObject, Number, RowOf
 from torchjanus.trace.rewriting import TraceRewriter
@@ -138,9 +137,8 @@ class LiveOutRewriter(TraceRewriter):
             raise NotMergeable("branch-results", "what an iteration was asked is used after the loop")
         return after + self.shift + sum(operation <= after for operation, _ in self.marks_behind)
 
-    def number(self, value: Any) -> Any:
-        """Return a number as it is after the loop: a loop-carried one is replaced by its expression."""
-        name = self.after.number(value)
+    def number(self, value: Any, name: Any) -> Any:
+        """Return what stands after the loop for a number that this variable holds; ``value`` if it is None."""
         if name is None:
             return value
         self.counted[name] = None
@@ -148,10 +146,8 @@ class LiveOutRewriter(TraceRewriter):
 
     def expr(self, expr: Any) -> Any:
         made: Any
-        if isinstance(expr, Expr) and self.after.is_counted(expr):
-            made = self.number(expr)
-            if made is not expr or self.results is None:
-                return made
+        if isinstance(expr, Expr) and self.after.is_held(expr) and (name := self.after.number(expr)) is not None:
+            return self.number(expr, name)
         if isinstance(expr, Fetch | Size):
             if expr.after <= self.before and expr.ref not in self.after.made:
                 made = expr
@@ -160,7 +156,15 @@ class LiveOutRewriter(TraceRewriter):
             if expr.token in self.old.fetched:
                 self.fetched[made.token] = self.old.fetched[expr.token]
             return made
+        if isinstance(expr, Apply):  # a number that the loop has changed stands as it is among the arguments
+            args = tuple(map(self._operand, expr.args))
+            same = all(new is old for new, old in zip(args, expr.args, strict=True))
+            return expr if same else self.applied(expr, args)
         return super().expr(expr)
+
+    def _operand(self, value: Any) -> Any:
+        """Return an operand of an expression rewritten."""
+        return self.number(value, self.after.number(value)) if type(value) in (int, float) else self.expr(value)
 
     def recipe(self, recipe: Any) -> Any:
         if isinstance(recipe, CollectedItems | RowOf):
@@ -170,7 +174,7 @@ class LiveOutRewriter(TraceRewriter):
                 raise NotMergeable("branch-results", "a result of the loop may be a tensor from before it")
             return recipe
         if isinstance(recipe, Constant) and type(recipe.value) in (int, float):
-            made = self.number(recipe.value)
+            made = self._operand(recipe.value)
             return recipe if made is recipe.value else Number(made)
         if isinstance(recipe, NewObject) and recipe.number in self.acting.filled:
             lengths = next(one.lengths for one in self.acting.lists.values() if one.number == recipe.number)
@@ -204,8 +208,7 @@ class LiveOutRewriter(TraceRewriter):
             begun += [(one, self.after.context) for one in regions if one.starts[0] == position]
             for plain in computed.pop(position, ()):
                 self._compute(plain)
-            what = (type(event).__name__, getattr(event, "name", ""), event.place)
-            self.after.begin((*what, subject_of(event)) if isinstance(event, Fact) else what, isinstance(event, Fact))
+            self.after.begin_event(event)
             self.stacked = []
             found.append(self.event(event, operations))
             if isinstance(event, Op):
@@ -226,7 +229,7 @@ class LiveOutRewriter(TraceRewriter):
 
     def _constant(self, value: Any) -> None:
         """Check that an operand or condition is not loop-carried. Raises NotMergeable."""
-        if type(value) in (int, float) or (isinstance(value, Expr) and self.after.is_counted(value)):
+        if type(value) in (int, float) or (isinstance(value, Expr) and self.after.is_held(value)):
             if self.after.number(value) is not None:
                 raise NotMergeable("branch-numbers", "a number that the loop has changed is used after it")
         elif isinstance(value, Apply):
@@ -236,6 +239,8 @@ class LiveOutRewriter(TraceRewriter):
     def event(self, event: Any, after: int) -> Any:
         if isinstance(event, NumberPredicate | Specialization):
             self._constant(event.expr)
+        if isinstance(event, HeapWrite | KeyLookup):
+            map_leaves(event.key, self._constant)
         return super().event(event, after)
 
     def _compute(self, plain: UntracedComputation) -> None:

@@ -201,6 +201,12 @@ class UntracedValues(Part):
             else:
                 self.note_untraced(at, key, structure=self._structure_of_item(obj, key))
 
+    def note_changed_item(self, at: Site, obj: Any, key: Any) -> None:
+        """Record that an item is about to be set or deleted: nothing else tells which item of a new container it is."""
+        if isinstance(obj, list | dict | collections.deque) and self.recording.owner(obj) is None:
+            self.note_item(at, obj, key)
+        self.note_part(at, obj, key)
+
     def note_part(self, at: Site, obj: Any, key: Any, part: Any = None) -> None:
         """Record that a slice of a list is read or changed: its elements may depend on the length. A slice without a
         constant number of elements at the ends has a symbolic length and needs no record."""
