@@ -6,10 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import torchjanus
 from tests.semantics.staged.checking import agree
 from torchjanus import Rep
+from torchjanus.semantics.staged.unknown.sampling import sampled
 
 GRU, LSTM, NORM = nn.GRUCell(3, 4), nn.LSTMCell(3, 4), nn.BatchNorm1d(3, track_running_stats=False)
 KNOWN = (Rep(torch.float32, ("N", 3)),)
@@ -60,3 +63,19 @@ def test_how_many_results_there_are_has_to_be_known():
 def test_recurrent_modules(kind):
     module = kind(3, 4, num_layers=2, bidirectional=True)
     agree(lambda x: module(x), (torch.ones(2, 5, 3),), (torch.randn(2, 5, 3, generator=_DRAWN),))
+
+
+@pytest.mark.parametrize(("copied", "sizes"), [(True, [1, 2, 3]), (False, [1])])
+def test_an_operator_whose_results_differ_in_number_is_not_called_for_large_sizes(copied, sizes):
+    """Nor is one that returns views."""
+    asked = []
+
+    def parts(x):
+        asked.append(x.shape[0])
+        return [part.clone() if copied else part for part in x.split(2)]
+
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    dynamic = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    given = mode.from_tensor(torch.zeros(6, 4), symbolic_context=dynamic)
+    assert sampled(parts, (given,), {}, lambda: None) is None
+    assert asked == sizes

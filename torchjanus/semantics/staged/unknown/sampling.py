@@ -50,14 +50,15 @@ def sampled(function: Callable[..., Any], args: Any, kwargs: Any, new_size: Call
         if isinstance(one, torch.SymInt) and not set(_parts(one)) <= set(symbols):
             return None
     tried = _SIZES_OF_LAYERS if getattr(function, "__name__", "") in _LAYERS else _SIZES
-    runs = list(_runs(function, leaves, spec, symbols, tried)) if symbols else []
+    runs: list[_Run] = []
+    for run in _runs(function, leaves, spec, symbols, tried) if symbols else ():
+        runs.append(run)
+        # Before larger sizes are tried: a tensor that is split has thousands of results for those.
+        if run.is_view or (run.kinds, run.written, run.spec) != (runs[0].kinds, runs[0].written, runs[0].spec):
+            return None
     if len(runs) < _FEWEST or runs[-1].values[symbols[0]] < tried[-2]:
         return None
     first = runs[0]
-    if any((one.kinds, one.written, one.spec) != (first.kinds, first.written, first.spec) for one in runs):
-        return None
-    if any(one.is_view for one in runs):
-        return None
     sizes = [
         [_size([one.outs[n].shape[dim] for one in runs], runs, known, new_size) for dim in range(out.ndim)]
         for n, out in enumerate(first.outs)
