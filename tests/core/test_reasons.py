@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from torchjanus.cli.reasons import page
+from torchjanus.core.collector import uncollected
 from torchjanus.core.reasons import reasons
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,14 +27,17 @@ OTHERS = {
 }
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text())
+@pytest.fixture(scope="module")
+def trees() -> list[tuple[str, ast.Module]]:
+    """The modules of the package, parsed once: that takes seconds."""
+    paths = sorted(SOURCE.rglob("*.py"))
+    with uncollected():
+        return [(path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text())) for path in paths]
 
 
-def test_every_decision_names_a_code_of_the_table() -> None:
+def test_every_decision_names_a_code_of_the_table(trees: list[tuple[str, ast.Module]]) -> None:
     seen = 0
-    for where, tree in trees():
+    for where, tree in trees:
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
             if name not in DECIDING or not call.args or (where in OTHERS and name == "refuse"):
@@ -50,14 +53,14 @@ def test_every_decision_names_a_code_of_the_table() -> None:
     assert seen > 400
 
 
-def test_nothing_is_raised_without_a_code() -> None:
-    for where, tree in trees():
+def test_nothing_is_raised_without_a_code(trees: list[tuple[str, ast.Module]]) -> None:
+    for where, tree in trees:
         for node in (node for node in ast.walk(tree) if isinstance(node, ast.Raise)):
             assert getattr(node.exc, "id", "") not in {"NotMergeable", "Refused"}, f"{where}:{node.lineno}"
 
 
-def test_every_code_is_in_use() -> None:
-    written = {node.value for _, tree in trees() for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+def test_every_code_is_in_use(trees: list[tuple[str, ast.Module]]) -> None:
+    written = {node.value for _, tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     assert reasons().keys() - written == set()
 
 

@@ -158,16 +158,11 @@ MODULES: dict[str, tuple[str, ...]] = {
 DIRECT_ONLY = ("test_typing",)
 # Done in a second or two, and between them all of the language.
 QUICK = (
-    "test_dictcomps",
     "test_grammar",
-    "test_keywordonlyarg",
     "test_listcomps",
     "test_named_expressions",
-    "test_property",
-    "test_raise",
     "test_scope",
     "test_super",
-    "test_textwrap",
     "test_unpack_ex",
     "test_with",
 )

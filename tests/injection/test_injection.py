@@ -21,7 +21,7 @@ SAMPLE = random.Random(0).sample(EVERY, 24)
 @pytest.mark.parametrize(
     ("category", "name"),
     [
-        pytest.param(*pair, id="-".join(pair), marks=pytest.mark.slow if number % 4 else ())
+        pytest.param(*pair, id="-".join(pair), marks=pytest.mark.slow if number % 6 else ())
         for number, pair in enumerate(SAMPLE)
     ],
 )

@@ -24,7 +24,7 @@ CASES = [
     ("owner", "name", "program"),
     [
         pytest.param(
-            *case, id=f"{case[1]}-{case[2]}", marks=pytest.mark.slow if number % 24 and case[1:] not in QUICK else ()
+            *case, id=f"{case[1]}-{case[2]}", marks=pytest.mark.slow if number % 48 and case[1:] not in QUICK else ()
         )
         for number, case in enumerate(CASES)
     ],

@@ -40,7 +40,7 @@ CASES = [(*method, program) for method in METHODS for program in PROGRAMS]
 @pytest.mark.parametrize(
     ("owner", "name", "program"),
     [
-        pytest.param(*case, id=f"{case[1]}-{case[2]}", marks=pytest.mark.slow if number % 12 else ())
+        pytest.param(*case, id=f"{case[1]}-{case[2]}", marks=pytest.mark.slow if number % 24 else ())
         for number, case in enumerate(CASES)
     ],
 )

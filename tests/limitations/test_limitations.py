@@ -266,7 +266,7 @@ def test_program(name: str) -> None:
 def produced(tmp_path_factory: pytest.TempPathFactory) -> str:
     """All that is reported of the programs marked as refused, here and in the corpus, of steps of two processes, and
     what is made by hand above."""
-    both = run_both(OF_TWO_PROCESSES, tmp_path_factory.mktemp("processes"))
+    both, _ = run_both(OF_TWO_PROCESSES, tmp_path_factory.mktemp("processes"))
     reported = [report for rows in both for *_, report in rows]
     for file in (PROGRAMS, *harness.files().values()):
         module = harness.load_file(file)

@@ -21,7 +21,7 @@ CALLS = 12
 IMPORTS = """import collections, contextlib, copy, itertools, operator, pickle, re, torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 """
-QUICK = 8  # one of so many is asked in quick runs
+QUICK = 24  # one of so many is asked in quick runs
 
 
 @pytest.fixture(scope="module")

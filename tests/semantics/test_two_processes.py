@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from tests.semantics.two_processes import CALLS, STEPS, run_both, run_both_changed
+from tests.semantics.two_processes import CALLS, STEPS, run_both
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
 
@@ -25,26 +25,26 @@ SERVED = frozenset(
 
 
 def test_quick_steps(tmp_path: Path) -> None:
-    check(QUICK, tmp_path)
-
-
-@pytest.mark.slow
-def test_other_steps(tmp_path: Path) -> None:
-    check([name for name in STEPS if name not in QUICK], tmp_path)
-
-
-def test_what_a_model_does_may_change_while_its_steps_are_served(tmp_path: Path) -> None:
-    """``join()`` makes each forward pass begin with a reduction: a graph that leaves it out mixes up the ranks."""
-    for rows in run_both_changed(tmp_path):
+    """One pair of processes does all: to start one takes longer."""
+    both, changed = run_both(QUICK, tmp_path, changing=True)
+    check(both)
+    # ``join()`` makes each forward pass begin with a reduction: a graph that leaves it out mixes up the ranks.
+    for rows in changed:
         for eager, speculated in zip(rows[::2], rows[1::2], strict=True):
             change, *results = eager[:3]
             assert same(results, list(speculated[1:3])), change
             assert speculated[3] >= 4 and speculated[4] == 0, change
+    assert [len(rows) for rows in changed] == [4, 4]
 
 
-def check(names: list[str], folder: Path) -> None:
-    """All in one pair of processes."""
-    both = run_both(names, folder)
+@pytest.mark.slow
+def test_other_steps(tmp_path: Path) -> None:
+    both, _ = run_both([name for name in STEPS if name not in QUICK], tmp_path)
+    check(both)
+
+
+def check(both: list[list[Any]]) -> None:
+    """Of each rank's rows, the speculated ones are as the eager ones, and served as they are to be."""
     for rank, rows in enumerate(both):
         for eager, speculated in zip(rows[::2], rows[1::2], strict=True):
             name, _, results, served, reported = speculated

@@ -5,7 +5,7 @@
 import contextlib
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -457,9 +457,10 @@ def distributed_tensors() -> Made:
     return step, lambda: None
 
 
-def run(rank: int, store: str, names: list[str], results: str) -> None:
+def run(rank: int, store: str, names: list[str], changing: bool, results: str) -> None:
     """In each of both processes: run the steps, eagerly and speculated, and save (name, way, results, how many calls
-    were served, what the report says)."""
+    were served, what the report says), and the rows of ``_changed``, if
+    asked for."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
@@ -471,7 +472,7 @@ def run(rank: int, store: str, names: list[str], results: str) -> None:
                 before.delete_key(f"count {rank}")
             dist.barrier()
             rows.append((name, variant, *_run(name, variant, rank)))
-    torch.save(rows, f"{results}.{rank}")
+    torch.save((rows, list(_changed(rank)) if changing else []), f"{results}.{rank}")
     dist.destroy_process_group()
 
 
@@ -491,14 +492,10 @@ def _run(name: str, variant: str, rank: int) -> tuple[Any, int, str]:
     return (kept, state()), fast.statistics().speculated, str(torchjanus.explain(fast, detail=True))  # type: ignore[attr-defined]
 
 
-def run_changed(rank: int, store: str, results: str) -> None:
-    """In each of both processes: steps that are served, until something else becomes true of their model: uneven
-    batches under ``join()``, a hook for its buffers. Save what they gave, eagerly and speculated, and how many calls
-    were served before and after."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    rows = []
+def _changed(rank: int) -> Iterator[tuple[str, list[Any], Any, int, int]]:
+    """Steps that are served, until something else becomes true of their model: uneven batches under ``join()``, a hook
+    for its buffers. Yield what changed, what they gave and left, eagerly and speculated, and how many calls were served
+    before and after."""
     for change in ("join", "buffer hook"):
         for speculating in (False, True):
             model = _deep()
@@ -515,21 +512,13 @@ def run_changed(rank: int, store: str, results: str) -> None:
                 model._register_buffer_comm_hook(None, lambda *_: None)
                 given += [fast(x) for x in batches[8:14]]
             after = fast.statistics().speculated - before if speculating else 0
-            rows.append((change, given, parameters(), before, after))
-    torch.save(rows, f"{results}.{rank}")
-    dist.destroy_process_group()
+            yield change, given, parameters(), before, after
 
 
-def run_both_changed(folder: Path) -> list[list[Any]]:
-    """Return the rows of both processes."""
-    given = tempfile.mktemp(dir=folder), str(folder / "changed")
-    torch.multiprocessing.spawn(run_changed, given, nprocs=2, join=True)
-    return [torch.load(f"{given[1]}.{rank}", weights_only=False) for rank in range(2)]
-
-
-def run_both(names: list[str], folder: Path) -> list[list[tuple[str, str, Any, int, str]]]:
-    """Both processes' rows."""
+def run_both(names: list[str], folder: Path, *, changing: bool = False) -> tuple[list[list[Any]], list[list[Any]]]:
+    """Return both processes' rows of the steps, and those of what changes while steps are served."""
     store = tempfile.mktemp(dir=folder)
     results = str(folder / "results")
-    torch.multiprocessing.spawn(run, (store, names, results), nprocs=2, join=True)
-    return [torch.load(f"{results}.{rank}", weights_only=False) for rank in range(2)]
+    torch.multiprocessing.spawn(run, (store, names, changing, results), nprocs=2, join=True)
+    ranks = [torch.load(f"{results}.{rank}", weights_only=False) for rank in range(2)]
+    return [rows for rows, _ in ranks], [rows for _, rows in ranks]

@@ -131,7 +131,7 @@ def test_lstm_equals_the_unrolled_loop(steps: int) -> None:
         torch.testing.assert_close(grads[index], tensor.grad)
 
 
-@pytest.mark.parametrize("steps", [2, 9])
+@pytest.mark.parametrize("steps", [pytest.param(2, marks=pytest.mark.slow), 9])
 def test_compiled_iterations_equal_replay(steps: int) -> None:
     xs, state, rest = lstm_inputs(steps, start=True)
     loop = body_of(lstm, state, [x[0] for x in xs], rest)
