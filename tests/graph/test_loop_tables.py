@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.programs import harness
+from tests.sampling import every
 from torchjanus.graph.loops.roll import inputs
 
 CATEGORY = "lookups_in_loops"
 NAMES = [name for category, name in harness.programs() if category == CATEGORY]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every(3, NAMES))
 def test_gradients_are_eagers_up_to_rounding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "LARGE_TABLE", 1)
     hoisted = []

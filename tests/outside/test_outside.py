@@ -16,9 +16,10 @@ NEEDS = {
 # Some take long; in sparse_citations and conflicting_tasks the parts that pay are chosen by their measured times.
 SLOW = {
     "adversarial_pictures", "attentive_translation", "bayes_by_backprop", "beam_captions", "bert_pairs",
-    "callbacks_and_checkpoints", "conflicting_tasks", "crf_tagger", "detection_head", "evolved_policy",
-    "flow_density", "gym_policy", "mixture_of_experts", "model_agnostic_meta", "neural_ode", "packed_names",
-    "quantised_training", "sklearn_report", "sparse_citations", "tabular_epochs", "tree_similarity",
+    "callbacks_and_checkpoints", "clipped_policy", "conflicting_tasks", "crf_tagger", "detection_head",
+    "evolved_policy", "flow_density", "gym_policy", "mixture_of_experts", "model_agnostic_meta",
+    "momentum_contrast", "neural_ode", "packed_names", "quantised_training", "sklearn_report", "sparse_citations",
+    "tabular_epochs", "tree_sentiment", "tree_similarity",
 }  # fmt: skip
 CASES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PROGRAMS]
 

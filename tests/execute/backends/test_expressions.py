@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import torchjanus
+from tests.sampling import every
 from tests.semantics.staged import test_control_flow as flow
 from tests.semantics.staged.test_graph_functions import ChildSum, Tree, TreeLSTM, TreeRNN, bush, staged_power, tree
 from torchjanus import Rep, staged
@@ -147,7 +148,12 @@ class RNN(nn.Module):
 
 @pytest.mark.parametrize(
     ("backend", "model", "grow"),
-    [("expressions", TreeRNN, tree), ("expressions", ChildSum, bush), ("expressions", SumLSTM, tree), *CPP_TREES],
+    [
+        ("expressions", TreeRNN, tree),
+        ("expressions", ChildSum, bush),
+        ("expressions", SumLSTM, tree),
+        *every(2, CPP_TREES),
+    ],
 )
 def test_trees(backend, model, grow):
     torch.manual_seed(0)

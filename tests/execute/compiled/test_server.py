@@ -155,7 +155,14 @@ assert importing.poll() == 0 and server.importing() is None
 
 
 @pytest.mark.skipif(not server.STOPS, reason="processes are stopped on Linux only")
-@pytest.mark.parametrize(("how", "when"), [("resumed", "stopped"), ("killed", "stopped"), ("killed", "starting")])
+@pytest.mark.parametrize(
+    ("how", "when"),
+    [  # each starts interpreters
+        ("resumed", "stopped"),
+        ("killed", "stopped"),
+        pytest.param("killed", "starting", marks=pytest.mark.slow),
+    ],
+)
 def test_a_server_that_imports_can_be_stopped_and_ends_with_the_program(how: str, when: str) -> None:
     done = subprocess.run([sys.executable, "-c", STOPPED, how, when], capture_output=True, text=True, timeout=LONG)
     assert done.returncode == (-9 if how == "killed" else 0), done.stderr
