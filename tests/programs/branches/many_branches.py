@@ -242,3 +242,32 @@ def in_place():
         return net.update((x**2).mean())
 
     return Program(step, batches(20), state=net)
+
+
+@program(speculated=5, compiles=20)
+def the_hardest_of_those_that_there_are():
+    """What paths share takes the maximum of a selection; a path that none has taken before has selected nothing."""
+    model = nn.Linear(4, 3)
+    opt = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def step(x, labels):
+        embedded = model(x)
+        distances = torch.cdist(embedded, embedded)
+        loss = torch.zeros(())
+        for i in range(x.size(0)):
+            same, other = labels == labels[i], labels != labels[i]
+            same[i] = False
+            if not same.any() or not other.any():
+                continue
+            gap = distances[i][same].max() - distances[i][other].min() + 0.5
+            if gap > 0:
+                loss = loss + gap
+        if loss.requires_grad:
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        return loss.item()
+
+    draws = torch.Generator().manual_seed(1)
+    calls = [(torch.randn(4, 4, generator=draws), torch.randint(2, (4,), generator=draws)) for _ in range(40)]
+    return Program(step, calls, state=(model, opt))

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from torchjanus.core.access_path import RESULTS, AccessPath, Step
+from torchjanus.core.errors import Place
 from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.program import Assertion
@@ -20,10 +21,11 @@ from torchjanus.runtime.entries.engine import Engine
 from torchjanus.runtime.launch.differentiable import Differentiable
 from torchjanus.runtime.launch.launch import Launch, build_launch
 from torchjanus.runtime.runs.paths import Group
-from torchjanus.trace.facts import HeapRead, Specialization
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import HeapRead, NumberPredicate, Specialization, TensorPredicate
 from torchjanus.trace.values import Read, leaves
 
-__all__ = ["Entry", "alone", "entry_of"]
+__all__ = ["Entry", "alone", "contradicted", "entry_of"]
 
 
 @dataclass(slots=True)
@@ -192,3 +194,17 @@ def alone(entry: Entry, executor: str) -> Entry:
         return entry
     made = entry_of(entry.group, entry.plan, entry.whole, entry.assumptions, executor)
     return replace(made, runs=entry.runs, violations=entry.violations, errors=entry.errors)
+
+
+def contradicted(entry: Entry, trace: Trace) -> bool:
+    """Whether the first decision in which this run differs from those that the path was made of went the other way."""
+    pairs = zip(_predicates(entry.group.traces[-1]), _predicates(trace), strict=False)
+    different = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    return different is not None and different[0][0] == different[1][0]
+
+
+def _predicates(trace: Trace) -> Iterator[tuple[Place, bool]]:
+    """Yield where the run decided and how."""
+    for event in trace.events:
+        if isinstance(event, TensorPredicate | NumberPredicate):
+            yield event.place, bool(event.outcome)

@@ -350,6 +350,13 @@ class Learning:
         if entry.errors >= MAX_ERRORS and entry.errors > entry.runs:
             self.drop(entry, f"its graph raises more often than not: {type(error).__name__}", "learning-graph-raises")
 
+    def decided_otherwise(self, entry: Entry, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Learn from a run whose graph raised, since the program decided otherwise than the graph asserts."""
+        self.counts.violated += 1
+        self.event_log.record("violation", "an operation raised that the program does not come to on these values")
+        self.charge(entry)
+        self.learn(trace, args, kwargs)
+
     def verified(self, entry: Entry, differences: list[str]) -> None:
         """Record a verified call. An entry that differs from eager is dropped."""
         self.counts.verified += 1

@@ -18,7 +18,7 @@ from torchjanus.host.journal import Journal
 from torchjanus.rewrite.hooks import current
 from torchjanus.runtime.entries.dispatch import Route
 from torchjanus.runtime.entries.engine import make_ready
-from torchjanus.runtime.entries.entry import Entry
+from torchjanus.runtime.entries.entry import Entry, contradicted
 from torchjanus.runtime.entries.verify import shadow_call
 from torchjanus.runtime.launch.outcomes import MISS, RAISED, Failure, Violation, failure
 from torchjanus.runtime.learning.learning import Learning
@@ -77,7 +77,7 @@ class Calls:
             self.learning.charge(part)
             return made
         if type(result) is Failure:
-            return self._after_failure(result.by or route.entries[0], result, args, kwargs, journal)
+            return self._after_failure(route, result, args, kwargs, journal)
         if result is RAISED:
             return self._run_imperatively(args, kwargs, journal)
         self.policy.served()
@@ -321,11 +321,11 @@ class Calls:
         return result
 
     def _after_failure(
-        self, entry: Entry, failure: Failure, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
+        self, route: Route, failure: Failure, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
     ) -> Any:
         """Complete a call whose graph raised, or raise that exception again if the results were already being
         committed."""
-        error = failure.error
+        error, entry = failure.error, failure.by or route.entries[0]
         if failure.committing:
             # The cause is a closed pipe under print, or a fault of torchjanus. Updates stay, as after an exception in
             # eager.
@@ -338,10 +338,11 @@ class Calls:
         if entry.errors >= TRUSTED_ERRORS:
             self.learning.raised(entry, error)
             return self._run_imperatively(args, kwargs, journal)
-        return self._after_suspect(entry, error, args, kwargs, journal)
+        return self._after_suspect(route, entry, error, args, kwargs, journal)
 
     def _after_suspect(
         self,
+        route: Route,
         entry: Entry,
         error: BaseException,
         args: tuple[Any, ...],
@@ -349,7 +350,8 @@ class Calls:
         journal: Journal | None,
     ) -> Any:
         """Make the call under watch. Drop ``entry`` if no operation of the program fails in it, whether the program
-        catches the exception or not."""
+        catches the exception or not, unless the program decides otherwise than all paths of the route: a part that
+        paths share runs before all of their assertions are checked."""
         found = None if is_within_run() else target_of(self.fn, self.event_log, self.policy)
         if found is None or not MAKING.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
@@ -365,6 +367,8 @@ class Calls:
         learning = self.learning
         if trace.failures:
             learning.raised(entry, error)
+        elif all(contradicted(path, trace) for path in route.entries):
+            learning.decided_otherwise(entry, trace, args, kwargs)
         else:
             self.policy.fault(error)
             learning.drop(entry, f"its graph raised {type(error).__name__} where eager does not")
