@@ -25,12 +25,12 @@ gradient of the keys' biases).
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from torchjanus.core.clock import undelayed
 from torchjanus.execute.comparing import ONE, Size, distance, duplicate, same_bits, size_of
 from torchjanus.execute.determinacy import DeterminacyCheck, Suspect
 from torchjanus.execute.memory import give_back
@@ -161,9 +161,9 @@ class Trial:
         olds = [duplicate(given[index]) for index in self.lowered.mutated] if self._thorough else None
         generators.restore(before)
         give_back()
-        started = time.perf_counter()
+        started = undelayed()
         values = self._replay.run(inputs, slots)
-        seconds = time.perf_counter() - started
+        seconds = undelayed() - started
         # The first runs warm up caches; a device that works asynchronously cannot be timed like this.
         if self._warm and all(tensor.is_cpu for tensor in given):
             self.times.append((attempt.seconds, seconds))
@@ -193,9 +193,9 @@ class Trial:
         try:
             copies = attempt.copies = [duplicate(tensor) for tensor in inputs]
             give_back()  # as before replay's run: free memory makes a run faster
-            started = time.perf_counter()
+            started = undelayed()
             made = attempt.made = self.candidate.run([*copies], slots)
-            attempt.seconds = time.perf_counter() - started
+            attempt.seconds = undelayed() - started
         except Exception as error:
             attempt.found.append(self._exact(f"it raised {type(error).__name__}: {error}"))
             return attempt

@@ -283,8 +283,10 @@ def clock(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> Clock:
 
     monkeypatch.setattr(fake, "run", slow)
     monkeypatch.setattr(Replay, "run", slow_too)
-    for module in (engine, race, trial_calls, trust):
+    for module in (engine, trial_calls):
         monkeypatch.setattr(module, "time", made)
+    for module in (race, trial_calls, trust):
+        monkeypatch.setattr(module, "undelayed", made.perf_counter)
     monkeypatch.setattr(trial_calls, "_trials", trial_calls._Trials())
     monkeypatch.setattr(trial_calls, "_LONG", 0.05)
     return made

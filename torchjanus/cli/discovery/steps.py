@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable
 from types import CodeType, FunctionType
@@ -13,6 +12,7 @@ from typing import Any
 from torchjanus import runtime
 from torchjanus.cli.discovery.candidates import Candidate
 from torchjanus.cli.discovery.loops import Nest
+from torchjanus.core.clock import undelayed
 from torchjanus.core.lazy import deferred
 from torchjanus.runtime.runs.horizon import Horizon, beginning, pays_from
 from torchjanus.runtime.runs.registry import executor_in_use
@@ -80,17 +80,17 @@ class Step:
             self._untimed -= 1
             return self._fn(*args, **kwargs)
         if self._seconds < self._look or not self._is_due():
-            begun = time.perf_counter()
+            begun = undelayed()
             try:
                 return self._fn(*args, **kwargs)
             finally:
-                self._took(time.perf_counter() - begun)
-        begun = time.perf_counter()
+                self._took(undelayed() - begun)
+        begun = undelayed()
         speculated = self._speculate(begun)
         try:
             return speculated(*args, **kwargs)
         finally:
-            self._price = time.perf_counter() - begun
+            self._price = undelayed() - begun
 
     def _took(self, seconds: float) -> None:
         """Note a call by Python; for those that are not timed, too, which follow it."""
@@ -138,7 +138,7 @@ class Step:
         made.expect((SCHEDULED, *self._known.varying), saved_graphs.SavedGraphs(self._known.graphs))
         made.called_before(self._calls, self._seconds, self._each)
         if self._after is None:
-            made.limit(self._horizon, time.perf_counter() - begun)
+            made.limit(self._horizon, undelayed() - begun)
         self.speculated = made
         return made
 

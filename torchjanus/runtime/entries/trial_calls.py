@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from torchjanus.core.clock import undelayed
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.running.base import Executable, Violated
 from torchjanus.execute.trust import Trial
@@ -82,9 +83,9 @@ class TrialCalls:
         # Calls may come from several threads: another one may have decided, which the exchanged function shows later.
         if self._over or (self._sparing and not (_trials.due and self._owner.allows("trial"))):
             return self._best.run(inputs, slots)
-        started = time.perf_counter()
+        started = undelayed()
         values = self.trial.run(inputs, slots)
-        taken = time.perf_counter() - started
+        taken = undelayed() - started
         if self._sparing:
             _trials.took(taken)
         self._owner.charge("trial", taken)

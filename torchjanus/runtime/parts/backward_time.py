@@ -6,7 +6,6 @@ backward pass), or does not come, calls are compared by themselves. This module 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
+
+from torchjanus.core.clock import undelayed
 
 __all__ = ["BackwardTime"]
 
@@ -76,7 +77,7 @@ class _Pass:
         """A hook of the results' nodes."""
         if not self.begun:
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
-            self.begun = time.perf_counter()
+            self.begun = undelayed()
 
     def _end(self) -> None:
-        self._over(self, time.perf_counter() - self.begun)
+        self._over(self, undelayed() - self.begun)

@@ -11,11 +11,11 @@ of how a contender makes a call.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torchjanus.core.clock import undelayed
 from torchjanus.rewrite.hooks import current
 from torchjanus.runtime.coexecution.runner import Coexecution
 from torchjanus.runtime.learning.learning import Learning
@@ -66,7 +66,7 @@ class Contest:
         fn: Callable[..., Any],
         parts: Parts | None,
         learning: Learning,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = undelayed,
     ) -> None:
         self.standing: Standing | None = None
         self._fn, self._parts, self._learning, self._clock = fn, parts, learning, clock

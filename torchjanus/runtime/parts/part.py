@@ -6,7 +6,6 @@ Python makes the statements ``before`` and ``after`` that part at each call.
 from __future__ import annotations
 
 import functools
-import time
 from collections import deque
 from collections.abc import Callable
 from statistics import median
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.clock import undelayed
 from torchjanus.execute.processes.background import busy
 from torchjanus.host.journal import Journal
 from torchjanus.rewrite.hooks import current
@@ -29,6 +29,9 @@ __all__ = ["Part"]
 
 UNLOOKED = 3  # calls by Python after one that was
 MAX_TICKS = 1000
+# Calls after one that no graph made, whose beginning is timed: reading the clock takes microseconds, and where graphs
+# make each call, nothing has to be charged.
+TIMED = 16
 
 
 class Part:
@@ -39,7 +42,7 @@ class Part:
     """
 
     __slots__ = (
-        "_backward", "_budget",
+        "_backward", "_budget", "_clocked",
         "_counts",
         "_policy",
         "_routes",
@@ -83,6 +86,7 @@ class Part:
         self._policy = learning.policy
         self._verify = verify
         self.rest = 0  # so many of the next calls are Python's, and nothing is looked at
+        self._clocked = TIMED  # so many of the next calls are timed from their beginning
         self._ticks: deque[tuple[int, int, int]] = deque(maxlen=MAX_TICKS)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -222,8 +226,8 @@ class Part:
             self._let_rest()
             return self._by_python(args, kwargs)
         self._counts.calls += 1
-        budget, made = self._budget, False
-        begun, python = budget.clock(), budget.python
+        budget, made, python = self._budget, False, self._budget.python
+        begun = budget.clock() if self._clocked else None
         journal = Journal() if routes.journaled else None
         try:
             if self._verify and self.calls.is_due(self._verify):
@@ -242,6 +246,7 @@ class Part:
                     made = True
                     return self.calls.finish(route, result, args, kwargs, journal)
                 first = False
+            begun = budget.clock() if begun is None else begun
             if violated is not None:
                 return self.calls.finish(*violated, args, kwargs, journal)
             return self.calls.slow(args, kwargs, journal)
@@ -250,8 +255,11 @@ class Part:
                 self.calls.close(journal)  # an interrupt came between two parts of a graph
             raise
         finally:
-            if not made and current() is None:
-                budget.took(budget.clock() - begun, budget.python - python)
+            if made:
+                self._clocked -= self._clocked > 0
+            elif current() is None:
+                self._clocked = TIMED
+                budget.took(0.0 if begun is None else budget.clock() - begun, budget.python - python)
 
     def wait(self) -> None:
         """Return when no compilation is pending. From now on no graph waits until it is worth its price."""
@@ -296,4 +304,4 @@ def _now() -> float:
     """Return the time, in seconds, after all pending work of the GPU is done."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
-    return time.perf_counter()
+    return undelayed()

@@ -21,11 +21,11 @@ learnt.
 from __future__ import annotations
 
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torchjanus.core.clock import undelayed
 from torchjanus.runtime.runs.loss_bound import LossBound
 
 __all__ = ["Budget", "Overhead"]
@@ -82,7 +82,7 @@ class Budget:
     ``account``: that of the step that the function is a part of."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.perf_counter, *, limited: bool = True, account: Budget | None = None
+        self, clock: Callable[[], float] = undelayed, *, limited: bool = True, account: Budget | None = None
     ) -> None:
         self.clock = clock
         self._account = account
