@@ -5,7 +5,7 @@ from torch import nn
 
 from tests.programs.harness import Program, program
 
-RUN_ONE_IN = 8
+RUN_ONE_IN = 12
 
 TEXT = torch.arange(60) % 9
 LENGTHS = [(3 + call * call % 4,) for call in range(16)]
