@@ -191,8 +191,8 @@ def main() -> int:
         timed += f"  second run {again:5.2f}" if again else ""
         timed += f"  torch.compile {rows[-1]['torch.compile']:5.2f}" if compiled else ""
         print(f"{name:16} {'equal ' if equal else 'DIFFERS'}{timed}  {calls}", flush=True)
-    if options.record:
-        keep(rows, options.threads)
+        if options.record:
+            keep(rows, options.threads)
     return 0 if all(row["equal"] for row in rows) else 1
 
 
