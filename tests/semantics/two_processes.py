@@ -459,8 +459,7 @@ def distributed_tensors() -> Made:
 
 def run(rank: int, store: str, names: list[str], changing: bool, results: str) -> None:
     """In each of both processes: run the steps, eagerly and speculated, and save (name, way, results, how many calls
-    were served, what the report says), and the rows of ``_changed``, if
-    asked for."""
+    were served, what the report says), and the rows of ``_changed`` if ``changing``."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)

@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from torchjanus.core.errors import JanusError
+from torchjanus.core.errors import OWN_FOLDER, JanusError
 
 __all__ = ["NotRunnable", "Program", "execute", "load", "locate", "run"]
 
-PACKAGE = str(Path(__file__).resolve().parents[1])
 INTERRUPTED = 128 + 2  # what a shell reports for a program that SIGINT ended
 
 
@@ -139,7 +138,7 @@ def users_part(error: BaseException) -> types.TracebackType | None:
     while position is not None:
         frames.append(position)
         position = position.tb_next
-    ours = [frame.tb_frame.f_code.co_filename.startswith(PACKAGE) for frame in frames]
+    ours = [frame.tb_frame.f_code.co_filename.startswith(OWN_FOLDER) for frame in frames]
     hidden = ours
     if ours and ours[-1] and not isinstance(error, JanusError):
         hidden = [frame.tb_frame.f_code.co_filename == __file__ for frame in frames]

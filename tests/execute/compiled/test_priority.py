@@ -62,7 +62,7 @@ def test_a_fork_starts_from_the_niceness_that_it_has() -> None:
     priority = clocks.priority(3)
     clocks.go_on(1, 1.0)
     priority.look()
-    priority.forked(5)
+    priority.begin(5)
     clocks.go_on(1, 1.0)
     priority.look()
     assert clocks.increased == [3, 2]

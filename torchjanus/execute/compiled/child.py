@@ -129,7 +129,7 @@ def _end(process: subprocess.Popen[bytes] | Forked, folder: str, parent: int) ->
 def begin(folder: Path, parent: int, lowest: int = NICENESS) -> None:
     """In the child: end when the parent does, and go to the niceness ``lowest``, counted from the program's, as soon as
     there is room for both."""
-    PRIORITY.forked(lowest)
+    PRIORITY.begin(lowest)
     threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
     gc.freeze()  # what is imported stays
     gc.set_threshold(_OBJECTS)

@@ -44,15 +44,12 @@ class Priority:
         """``lowest``: the niceness to reach."""
         self.niceness = 0
         self._wall, self._processor, self._increase = wall, processor, increase
-        self._begin(lowest)
+        self.begin(lowest)
 
-    def _begin(self, lowest: int) -> None:
+    def begin(self, lowest: int) -> None:
+        """Let ``lowest`` be reached from now on. A fork has the niceness of its parent, and clocks of its own."""
         self._lowest = lowest
         self._since = self._wall(), self._processor()
-
-    def forked(self, lowest: int) -> None:
-        """In a fork of the process, which has its niceness: from now on ``lowest`` is the one to reach."""
-        self._begin(lowest)
 
     def look(self) -> None:
         """Raise the niceness, if the process has had enough since the look before."""

@@ -197,7 +197,7 @@ def serve(orders: int, answers: int, owner: int) -> Never:
     try:
         _when_parent_ends(signal.SIGCONT)
         os.setpgid(0, 0)
-        PRIORITY.forked(SERVER)
+        PRIORITY.begin(SERVER)
         nothing = os.open(os.devnull, os.O_RDWR)
         for old, new in ((0, orders), (1, nothing), (2, nothing)):
             os.dup2(new, old)

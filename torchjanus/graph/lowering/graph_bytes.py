@@ -22,7 +22,7 @@ import typing_extensions
 from torch._functorch import config, predispatch
 from torch.backends import cuda, mha, mkldnn, opt_einsum
 
-from torchjanus.core.errors import Place
+from torchjanus.core.errors import OWN_FOLDER, Place
 from torchjanus.core.lazy import deferred
 from torchjanus.graph.aten.symbolic_sizes import Symbolic
 from torchjanus.graph.ir.graph_pickling import graph_bytes
@@ -55,7 +55,7 @@ _DATA = (Ref, Slot, Symbol, Measured, Modes, Place, TensorTermination, Buffer, C
 _DESCRIBED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
 
 # The folders of torch and of torchjanus.
-_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
+_FOLDERS = (str(Path(torch.__file__).parent), OWN_FOLDER)
 _TYPING = (typing.__file__, typing_extensions.__file__)  # torch decorates functions with these
 _LRU = type(cache(abs))
 # The modules whose classes have instances in torch's namespaces, besides functions.

@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from torchjanus.core.collector import uncollected
-from torchjanus.core.errors import Refused
+from torchjanus.core.errors import OWN_FOLDER, Refused
 from torchjanus.core.logs import logger
 from torchjanus.core.slices import in_slices
 from torchjanus.execute.compiled.store import fingerprint, store_in_use
@@ -252,7 +252,7 @@ def key_of_text(text: str) -> str:
 def own_source() -> str:
     """Return a digest of torchjanus' own source."""
     digest = hashlib.sha256()
-    folder = Path(__file__).parents[2]
+    folder = Path(OWN_FOLDER)
     for path in sorted(folder.rglob("*.py")):
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -104,9 +104,8 @@ class Observer:
                 if not frame.f_code.co_filename.startswith(OWN_FOLDER) and owner is torch.default_generator:
                     self._say("coexecution-generator", f"calls {name}() of a generator", _GENERATOR, frame)
             elif name == "apply" and isinstance(owner, type) and issubclass(owner, Function):
-                if not frame.f_code.co_filename.startswith(
-                    (OWN_FOLDER, *_GENERATED)
-                ):  # graphs have functions of their own
+                # Graphs have functions of their own.
+                if not frame.f_code.co_filename.startswith((OWN_FOLDER, *_GENERATED)):
                     self._say(*_FUNCTION, frame)
         elif event == "call":
             code = frame.f_code
