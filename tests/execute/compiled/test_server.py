@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from torchjanus.execute.compiled import server
+from torchjanus.execute.compiled import server, serving
 from torchjanus.execute.compiled.child import Child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked on POSIX only")
@@ -37,6 +37,12 @@ def failing(words: bytes) -> Child:
     return Child(server.PRELOADED[0], fill)
 
 
+def waiting(folder: Path) -> server.Forked | None:
+    """A child that waits for ever when it reads its order."""
+    os.mkfifo(folder / "program")
+    return server.fork(server.PRELOADED[0], str(folder), {})
+
+
 def test_children_are_forked_and_tell_how_they_end() -> None:
     children = [failing(b"no program"), failing(b"neither")]
     for child in children:
@@ -47,30 +53,31 @@ def test_children_are_forked_and_tell_how_they_end() -> None:
         assert not child.folder.exists()
 
 
-def test_what_another_process_would_see_differently_is_not_forked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    server.start()
-    monkeypatch.setenv("TORCH_LOGS", "+inductor")
-    assert server.fork(server.PRELOADED[0], str(tmp_path), {}) is None
-    monkeypatch.delenv("TORCH_LOGS")
+def test_other_modules_are_not_forked(tmp_path: Path) -> None:
     assert server.fork("some.other.module", str(tmp_path), {}) is None
 
 
-def test_a_folder_that_inductor_has_set_itself_is_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Inductor sets it when it is imported: with a fork for each lowering refused, each would import everything."""
+@pytest.mark.parametrize("name", ["TORCHINDUCTOR_CACHE_DIR", "TORCHJANUS_CACHE"])
+def test_what_is_read_at_each_use_is_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    """Inductor sets its folder when it is imported: with a fork for each lowering refused, each would import
+    everything."""
     server.start()
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    os.mkfifo(tmp_path / "program")  # it waits for ever when it reads that
-    child = server.fork(server.PRELOADED[0], str(tmp_path), {})
-    assert child is not None
+    first = server._server
+    monkeypatch.setenv(name, str(tmp_path / "folder"))
+    child = waiting(tmp_path)
+    assert child is not None and server._server is first
     child.kill()
     assert child.wait(LONG) == -signal.SIGKILL
 
 
+def test_a_child_has_the_programs_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"TORCHJANUS_CACHE": "old", "TORCHJANUS_DUMP": "old", "TORCH_LOGS": "same"})
+    serving._set_environment({"TORCHJANUS_CACHE": "new", "TMPDIR": "folder"})
+    assert os.environ == {"TORCHJANUS_CACHE": "new", "TORCH_LOGS": "same", "TMPDIR": "folder"}
+
+
 def test_a_child_can_be_killed(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "program")  # it waits for ever when it reads that
-    child = server.fork(server.PRELOADED[0], str(tmp_path), {})
+    child = waiting(tmp_path)
     assert child is not None
     with pytest.raises(subprocess.TimeoutExpired):
         child.wait(0.1)
@@ -79,24 +86,34 @@ def test_a_child_can_be_killed(tmp_path: Path) -> None:
     assert child.wait(LONG) == -signal.SIGKILL
 
 
-def test_children_of_a_server_that_dies_have_failed_and_there_is_another(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "program")
-    child = server.fork(server.PRELOADED[0], str(tmp_path), {})
-    assert child is not None and server._server is not None
+def test_another_server_takes_the_place_of_one_with_other_settings_or_that_has_died(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A script that sets CUDA_VISIBLE_DEVICES, say, is started with a server under ``torchjanus run``."""
+    server.start()
     first = server._server
-    first._process.kill()
+    assert first is not None
+    monkeypatch.setenv("TORCH_LOGS", "+inductor")
+    child = waiting(tmp_path)
+    second = server._server
+    assert child is not None and second is not None and second is not first
+    assert not first.alive and second.settings["TORCH_LOGS"] == "+inductor"
+    monkeypatch.delenv("TORCH_LOGS")
+    assert server.fork(server.PRELOADED[0], str(tmp_path), {}) is None  # the second has a child
+    assert child.poll() is None
+    second._process.kill()
     assert child.wait(LONG) == -signal.SIGKILL
-    first._listener.join(LONG)
+    second._listener.join(LONG)
     again = failing(b"no program")
-    assert again.wait(LONG)
-    assert server._server is not first
+    assert isinstance(again._process, server.Forked) and again.wait(LONG)
+    assert server._server is not second
     again.cancel()
 
 
 PROGRAM = """
 import os, sys, time
 from pathlib import Path
-from torchjanus.execute.compiled import server
+from torchjanus.execute.compiled import server, serving
 
 server.start(forks=sys.argv[3] == "forks")
 assert isinstance(server._server._process, server._Fork) == (sys.argv[3] == "forks")
@@ -136,7 +153,7 @@ def test_nothing_outlives_the_program(tmp_path: Path, how: str, server: str) -> 
 
 STOPPED = """
 import os, sys, time
-from torchjanus.execute.compiled import server
+from torchjanus.execute.compiled import server, serving
 
 server.start(forks=True, lowers=False, compiles=False)
 assert server.importing() is None

@@ -3,8 +3,8 @@
 Importing torch, Inductor and torchjanus takes seconds, which a program of a minute cannot wait. The server is started
 when a graph is going to be made, imports beside the program, and ends when it has had no order for a while or the
 program has ended. ``torchjanus run`` may start it before the script, as a fork of itself, which has most of the
-imports. Where there is no ``fork``, or the settings in the environment have changed since, children are started as
-before.
+imports. Where the settings in the environment have changed since, another takes its place as soon as it has no
+children. Until then, and where there is no ``fork``, each child is started as a process that imports all itself.
 This module does not know what the children do.
 """
 
@@ -29,6 +29,7 @@ from torchjanus.execute.compiled.serving import (
     ENVIRONMENT,
     IMPORTED,
     LOWERING,
+    READ_LATE,
     STARTED,
     STOPPABLE,
     STOPS,
@@ -38,9 +39,8 @@ from torchjanus.execute.compiled.serving import (
 __all__ = ["PRELOADED", "STOPS", "Forked", "Importing", "close", "fork", "importing", "start"]
 
 PRELOADED = (LOWERING, COMPILER)  # modules whose main() a child may run
-# Libraries read what begins so when they are imported, except for what Inductor reads at each use, and sets itself.
+# Libraries read what begins so when they are imported, except for READ_LATE.
 _SETTINGS = ("TORCH", "OMP_", "MKL_", "KMP_", "CXX", "CC", "CUDA_", "PYTHONHASHSEED")
-_READ_LATE = ("TORCHINDUCTOR_CACHE_DIR",)
 
 
 class Forked:
@@ -187,9 +187,10 @@ class _Server:
     def send(self, message: dict[str, Any]) -> bool:
         """Send a message; whether the server could be reached."""
         assert self._process.stdin is not None
+        line = json.dumps(message).encode() + b"\n"
         try:
             with self._lock:
-                self._process.stdin.write(json.dumps(message).encode() + b"\n")
+                self._process.stdin.write(line)
                 self._process.stdin.flush()
         except (OSError, ValueError):
             return False
@@ -245,17 +246,25 @@ _starting = threading.Lock()
 
 
 def start(*, forks: bool = False, lowers: bool = True, compiles: bool = True) -> None:
-    """Start the server, if there is none and there can be one. ``forks``: as a fork, since no code of the program has
-    run in this process, and torch has computed nothing; ``lowers``, ``compiles``: it imports what lowering, and what
-    compilers need at once, not with the first order for one."""
-    global _server
+    """Start the server, if there is none with these settings and there can be one. ``forks``: as a fork, since no code
+    of the program has run in this process, and torch has computed nothing; ``lowers``, ``compiles``: it imports what
+    lowering, and what compilers need at once, not with the first order for one."""
     if not hasattr(os, "fork") or not hasattr(os, "killpg"):
         return
     with _starting:
-        if _server is None or not _server.alive:
-            _server = _Server(_Fork if forks and threading.active_count() == 1 else _process_of_its_own)
+        server = _started(_Fork if forks and threading.active_count() == 1 else _process_of_its_own)
         if compiles or lowers:
-            _server.prepare(COMPILER if compiles else LOWERING)
+            server.prepare(COMPILER if compiles else LOWERING)
+
+
+def _started(begin: Callable[[], subprocess.Popen[bytes] | _Fork]) -> _Server:
+    """Return the server; one of other settings only while it has children."""
+    global _server
+    if _server is not None and _server.settings != _settings() and not _server.has_children:
+        _server.close()
+    if _server is None or not _server.alive:
+        _server = _Server(begin)
+    return _server
 
 
 def importing() -> Importing | None:
@@ -268,19 +277,23 @@ def importing() -> Importing | None:
 
 def fork(module: str, folder: str, environment: Mapping[str, str]) -> Forked | None:
     """Return a child of the server that runs ``module.main(folder, parent)``; None if it is to be started otherwise."""
-    if module not in PRELOADED or not hasattr(os, "fork"):
+    if module not in PRELOADED or not hasattr(os, "fork") or not hasattr(os, "killpg"):
         return None
-    start(lowers=False, compiles=False)
-    server = _server
-    if server is None or not server.alive or server.settings != _settings():
-        return None
-    late = {name: os.environ[name] for name in _READ_LATE if name in os.environ}
-    return server.fork(module, folder, {**late, **environment})
+    with _starting:  # nobody ends the server meanwhile
+        server = _started(_process_of_its_own)
+        if server.settings != _settings():
+            return None
+        late = {name: value for name, value in os.environ.items() if name.startswith(READ_LATE)}
+        return server.fork(module, folder, {**late, **environment})
 
 
 def _settings() -> dict[str, str]:
     """Return the settings that libraries read when they are imported."""
-    return {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS) and name not in _READ_LATE}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(_SETTINGS) and not name.startswith(READ_LATE)
+    }
 
 
 def close() -> None:

@@ -19,13 +19,13 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 
 from torchjanus.execute.compiled.priority import PRIORITY, SERVER
 
-__all__ = ["COMPILER", "ENVIRONMENT", "IMPORTED", "LOWERING", "STARTED", "STOPPABLE", "STOPS", "serve"]
+__all__ = ["COMPILER", "ENVIRONMENT", "IMPORTED", "LOWERING", "READ_LATE", "STARTED", "STOPPABLE", "STOPS", "serve"]
 
 # Modules whose main() a child may run, and what each of them imports when it is at work. What has a function warm_up is
 # called, too: PyTorch fills tables and imports further modules at the first use, which takes seconds.
@@ -49,6 +49,8 @@ IMPORTED = 0  # in place of the number of a child that has ended: all is importe
 _IDLE = 120.0  # seconds without an order and without a child, after which the server ends
 _STEP = 0.02  # seconds between two looks at children that may have ended
 _LOOK = 0.25  # seconds between two looks whether the program is alive
+# What begins so is read at each use, by torchjanus or by Inductor, which sets it, too: a child has the program's.
+READ_LATE = ("TORCHJANUS_", "TORCHINDUCTOR_CACHE_DIR")
 ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # of the server
 STOPS = sys.platform == "linux"  # whether a child may be stopped: it ends with its parent all the same
 _PR_SET_PDEATHSIG = 1  # see prctl(2)
@@ -174,7 +176,7 @@ def _child(order: dict[str, Any]) -> None:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for old, new in ((0, nothing), (1, log), (2, log)):
             os.dup2(new, old)
-        os.environ.update(order["environment"], TMPDIR=order["folder"])
+        _set_environment({**order["environment"], "TMPDIR": order["folder"]})
         sys.path[:] = order["path"]
         tempfile.tempdir = None  # found anew
         importlib.import_module(order["module"]).main(Path(order["folder"]), os.getppid())
@@ -189,6 +191,13 @@ def _child(order: dict[str, Any]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _set_environment(given: Mapping[str, str]) -> None:
+    """Set these variables. Those of READ_LATE that are not given are not set in the program."""
+    for name in [name for name in os.environ if name.startswith(READ_LATE)]:
+        del os.environ[name]
+    os.environ.update(given)
 
 
 def serve(orders: int, answers: int, owner: int) -> Never:
