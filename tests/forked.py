@@ -1,10 +1,10 @@
 """Runs programs in fresh processes that have imported torch and torchjanus already: an import takes seconds each time.
 
-A process that has imported both, and done nothing else, waits for orders and forks for each. The fork runs a file, a
-module or a text as ``__main__``, as the interpreter would: with its own arguments, folder, environment and output. What
-is read while torchjanus is imported (``TORCHJANUS_LOGS``, ``TORCHJANUS_STANCE``) is that of the tests, unless the
-process that forks has imported torch only. Tests of what an interpreter shows of itself, of who calls the program, or
-of the import of torch, start one.
+A process that has imported all that they need, and done nothing else, waits for orders and forks for each. The fork
+runs a file, a module or a text as ``__main__``, as the interpreter would: with its own arguments, folder, environment
+and output. What is read while torchjanus is imported (``TORCHJANUS_LOGS``, ``TORCHJANUS_STANCE``) is that of the tests,
+unless the process that forks has imported torch only. Tests of what an interpreter shows of itself, of who calls the
+program, or of the import of torch, start one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["python"]
+__all__ = ["python", "run_forked"]
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1800  # seconds: against programs that hang, not a bound on their speed
+# What a program imports that speculates. torchjanus by itself imports little before it is used.
+IMPORTED = (
+    "torch", "torchjanus", "torchjanus.runtime.speculated_function", "torchjanus.runtime.report.explanation",
+    "torchjanus.execute.processes.lowering", "torch.fx.experimental.symbolic_shapes", "torch.fx._graph_pickler",
+    "torch._dynamo.source", "torch.utils._sympy.interp", "torch.utils._sympy.printers",
+)  # fmt: skip
 
 
 @functools.cache
@@ -65,12 +71,21 @@ def python(
         return subprocess.CompletedProcess(list(arguments), code, *(file.read_text() for file in files))
 
 
+def run_forked(
+    command: Sequence[str], *, cwd: Path, env: Mapping[str, str], **others: Any
+) -> subprocess.CompletedProcess[str]:
+    """Stand in for ``subprocess.run``, where the command is this interpreter and its output is captured as text."""
+    interpreter, *arguments = command
+    assert interpreter == sys.executable and others["capture_output"] and others["text"], command
+    return python(arguments, cwd, env)
+
+
 # -- the other side ---------------------------------------------------------------------------------------------------
 
 
 def _serve(imported: str) -> None:
     # What the forks need not import.
-    for name in ("torchjanus",) if imported == "torchjanus" else ("torch", "torch._inductor.standalone_compile"):
+    for name in IMPORTED if imported == "torchjanus" else ("torch", "torch._inductor.standalone_compile"):
         importlib.import_module(name)
     answers = os.fdopen(os.dup(1), "w")  # a fork writes elsewhere
     for line in sys.stdin:

@@ -5,21 +5,16 @@ Each program is small, so that what surrounds the arithmetic shows: Python, disp
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import (
-    BertConfig,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-)
 
 from examples.digits import LeNet
 
@@ -119,8 +114,10 @@ def lstm_batch(random: torch.Generator) -> Batch:
 VOCABULARY, SEQUENCES, LENGTH = 1000, 4, 32
 
 
-def bert_config(dropout: float) -> BertConfig:
-    return BertConfig(
+def bert(kind: str, dropout: float) -> nn.Module:
+    """Return a model of this class of the transformers library."""
+    transformers = importlib.import_module("transformers")  # takes seconds, and most programs need nothing of it
+    config = transformers.BertConfig(
         vocab_size=VOCABULARY,
         hidden_size=64,
         num_hidden_layers=2,
@@ -131,10 +128,13 @@ def bert_config(dropout: float) -> BertConfig:
         attention_probs_dropout_prob=dropout,
         num_labels=2,
     )
+    model: nn.Module = getattr(transformers, kind)(config)
+    return model
 
 
-def gpt2_config(dropout: float) -> GPT2Config:
-    return GPT2Config(
+def gpt2(dropout: float) -> nn.Module:
+    transformers = importlib.import_module("transformers")
+    config = transformers.GPT2Config(
         vocab_size=VOCABULARY,
         n_positions=64,
         n_embd=64,
@@ -147,6 +147,8 @@ def gpt2_config(dropout: float) -> GPT2Config:
         eos_token_id=0,
         use_cache=False,  # as every training script sets it
     )
+    model: nn.Module = transformers.GPT2LMHeadModel(config)
+    return model
 
 
 def tokens(random: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -182,9 +184,9 @@ PROGRAMS: dict[str, Recipe] = {
     "mlp": Recipe(mlp, classify, mlp_batch),
     "digits": Recipe(LeNet, classify, digits_batch),
     "lstm": Recipe(CharacterLSTM, next_character, lstm_batch),
-    "bert-qa": Recipe(lambda dropout: BertForQuestionAnswering(bert_config(dropout)), answer, answer_batch),
-    "bert-cls": Recipe(lambda dropout: BertForSequenceClassification(bert_config(dropout)), labelled, labelled_batch),
-    "gpt2": Recipe(lambda dropout: GPT2LMHeadModel(gpt2_config(dropout)), labelled, language_batch),
+    "bert-qa": Recipe(partial(bert, "BertForQuestionAnswering"), answer, answer_batch),
+    "bert-cls": Recipe(partial(bert, "BertForSequenceClassification"), labelled, labelled_batch),
+    "gpt2": Recipe(gpt2, labelled, language_batch),
 }
 
 

@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import torchjanus
+from tests.forked import python, run_forked
 from torchjanus import cli, runtime
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,12 +122,13 @@ def test_a_script_sees_what_python_would_show_it(tmp_path: Path, place: str) -> 
     }[place]
     arguments = [name, "--json", "x", "--", "-v", "--no-report"]
 
-    def shown(command: list[str]) -> dict[str, object]:
-        done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    def shown(run: Callable[..., subprocess.CompletedProcess[str]], command: list[str]) -> dict[str, object]:
+        done = run([sys.executable, *command], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
         return json.loads(done.stdout)
 
-    plain = shown([sys.executable, *arguments])
-    assert shown([sys.executable, "-m", "torchjanus", "run", *arguments]) == plain
+    plain = shown(subprocess.run, arguments)
+    runs = subprocess.run if place == "here" else run_forked
+    assert shown(runs, ["-m", "torchjanus", "run", *arguments]) == plain
     assert plain["argv"] == arguments
 
 
@@ -221,8 +224,7 @@ def test_a_real_step_that_is_local_to_main_is_reported(script, tmp_path: Path) -
     path = script(REAL)
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, *command)
-        return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        return python(command, ROOT, ENVIRONMENT)
 
     done = run("-m", "torchjanus", "run", "--executor", "replay", "--json", str(target), path)
     plain_path = script(REAL.replace("    @torchjanus.speculate\n", ""), "plain.py")
@@ -316,16 +318,12 @@ def test_our_own_bug_keeps_its_frames(registry, script, capsys) -> None:
     assert "versions.py" in err
 
 
-def test_a_syntax_error_is_shown_as_python_shows_it(script) -> None:
+def test_a_syntax_error_is_shown_as_python_shows_it(script, tmp_path: Path) -> None:
     path = script("x = 1\nif x\n")
-
-    def run(*command: str) -> tuple[int, str]:
-        done = subprocess.run([sys.executable, *command], env=ENVIRONMENT, capture_output=True, text=True, check=False)
-        return done.returncode, done.stderr
-
-    plain = run(path)
-    assert "SyntaxError" in plain[1]
-    assert run("-m", "torchjanus", "run", "--no-report", path) == plain
+    plain = subprocess.run([sys.executable, path], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert "SyntaxError" in plain.stderr
+    done = python(["-m", "torchjanus", "run", "--no-report", path], tmp_path, ENVIRONMENT)
+    assert (done.returncode, done.stderr) == (plain.returncode, plain.stderr)
 
 
 @pytest.mark.parametrize(

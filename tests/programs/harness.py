@@ -140,6 +140,7 @@ def programs() -> tuple[tuple[str, str], ...]:
     return tuple(_corpus())
 
 
+@functools.cache
 def slow() -> frozenset[tuple[str, str]]:
     """The programs that only ``make test-all`` runs, as (category, program)."""
     return frozenset(program for program, left_out in _corpus().items() if left_out)

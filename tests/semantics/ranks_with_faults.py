@@ -19,6 +19,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 import torchjanus
+from tests.ranks import CONTEXT, together
 from torchjanus.testing import Injection, faults, injected, rehearsed
 
 TIMEOUT = datetime.timedelta(seconds=100)  # a rank that waits longer for the others fails
@@ -216,7 +217,7 @@ def run(rank: int, world: int, store: str, work: list[tuple[str, tuple[Any, ...]
 def run_all(world: int, work: list[tuple[str, tuple[Any, ...]]], folder: Path) -> list[list[Any]]:
     """Return for each rank, and each piece of work: what eager gave, and what the speculated step gave."""
     store, results = tempfile.mktemp(dir=folder), str(folder / "results")
-    torch.multiprocessing.spawn(run, (world, store, work, results), nprocs=world, join=True)
+    together(run, (world, store, work, results), world)
     return [torch.load(f"{results}.{rank}", weights_only=False) for rank in range(world)]
 
 
@@ -245,12 +246,12 @@ def run_killed(rank: int, kind: str, store: str, speculating: bool, results: str
 
 def run_all_killed(kind: str, folder: Path) -> list[Any]:
     """Return what the process that is not killed has seen: eagerly, and speculated."""
-    context, processes = torch.multiprocessing.get_context("spawn"), []
+    processes = []
     for speculating in (False, True):
         store = tempfile.mktemp(dir=folder)
         for rank in range(2):
             given = rank, kind, store, speculating, str(folder / str(speculating))
-            processes.append(context.Process(target=run_killed, args=given, daemon=True))
+            processes.append(CONTEXT.Process(target=run_killed, args=given, daemon=True))
     for process in processes:
         process.start()
     for process in processes:

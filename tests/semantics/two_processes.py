@@ -15,6 +15,7 @@ import torch.distributed._functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 import torchjanus
+from tests.ranks import together
 
 CALLS = 9
 Made = tuple[Callable[..., Any], Callable[[], Any]]  # a step, and what it leaves behind
@@ -518,6 +519,6 @@ def run_both(names: list[str], folder: Path, *, changing: bool = False) -> tuple
     """Return both processes' rows of the steps, and those of what changes while steps are served."""
     store = tempfile.mktemp(dir=folder)
     results = str(folder / "results")
-    torch.multiprocessing.spawn(run, (store, names, changing, results), nprocs=2, join=True)
+    together(run, (store, names, changing, results), 2)
     ranks = [torch.load(f"{results}.{rank}", weights_only=False) for rank in range(2)]
     return [rows for rows, _ in ranks], [rows for _, rows in ranks]

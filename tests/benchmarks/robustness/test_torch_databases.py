@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from benchmarks.robustness.torch_databases import __main__ as command
 from benchmarks.robustness.torch_databases import modules, ops, optimizers
 from benchmarks.robustness.torch_databases.__main__ import DATABASES, counted, main, recorded
 from benchmarks.robustness.torch_databases.playing import CALLS, WATCHED, Case, Looking, copy_of, difference, outcomes
+from tests.forked import ROOT, python
 
 # Strides that differ from formulas, forms in place, layouts, random numbers, decompositions.
 OPERATORS = """add copysign div.floor_rounding logaddexp xlogy nn.functional.max_pool1d nn.functional.batch_norm
@@ -116,7 +119,25 @@ def test_a_difference_is_reported_with_its_call() -> None:
     assert (found.kind, found.reported) == ("not comparable", "eager does not repeat itself")
 
 
-def test_the_command_tells_the_counts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+class Elsewhere:
+    """Stands for the process that goes through entries: it is forked, and has ended."""
+
+    def __init__(self, command: list[str], **_: Any) -> None:
+        done = python(command[1:], ROOT)
+        self.stdout, self.returncode = iter(done.stdout.splitlines()), done.returncode
+
+    def __enter__(self) -> Elsewhere:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+def test_the_command_tells_the_counts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "subprocess", SimpleNamespace(Popen=Elsewhere, PIPE=None))
     keep = tmp_path / "rows.jsonl"
     asked = ["ops", "--only", "neg", "t", "--limit", "1", "--way", "float32 forward", "--keep", str(keep)]
     assert main(asked) == 0

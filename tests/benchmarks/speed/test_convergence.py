@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from benchmarks.speed.convergence.base import Recipe
 from benchmarks.speed.convergence.contender import nudge, run
 from benchmarks.speed.convergence.pictures import distance
 from benchmarks.speed.convergence.report import faults, keep, plot, rows_of, table
+from tests.forked import run_forked
 from tests.programs import harness
 
 STEPS = 24
@@ -142,7 +144,8 @@ def test_a_run_ends_with_its_time() -> None:
     assert len(made["losses"]) == len(made["clock"]) == 1
 
 
-def test_a_contender_that_fails_says_why() -> None:
+def test_a_contender_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", run_forked)
     reported = train(PROGRAMS["ppo"], "no such", 2, 1, 60, small=True)
     assert "Error" in reported["failure"]
 

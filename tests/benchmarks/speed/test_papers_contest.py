@@ -157,4 +157,4 @@ def test_a_contest_of_processes() -> None:
 
 def test_without_eager_there_is_nothing_to_compare_with() -> None:
     with pytest.raises(Lost, match="an: eager is not done after 0 s"):
-        contest("an", 1, 0.001, 0.001, ("eager",), small=True)
+        contest("an", 1, 0.001, 0.001, ("eager",), small=True, module="tests.benchmarks.speed.silent_contender")

@@ -161,7 +161,6 @@ def test_a_stopped_child_goes_on_and_is_killed_like_any_other(tmp_path: Path) ->
     wait_for(number, "T")
     child.kill()
     assert child.wait(LONG) == -signal.SIGKILL
-    server.close()
 
 
 def process_of(folder: Path) -> int:
@@ -182,7 +181,9 @@ def process_of(folder: Path) -> int:
 def test_a_stopped_child_does_not_outlive_a_program_that_is_killed(tmp_path: Path) -> None:
     script = f"""
         import os, time
-        from torchjanus.execute.compiled import server
+        from torchjanus.execute.compiled import server, serving
+        serving._LOWERERS = ()  # it serves at once
+        server.start(forks=True, lowers=False, compiles=False)
         os.mkfifo({str(tmp_path / "program")!r})
         child = server.fork(server.PRELOADED[0], {str(tmp_path)!r}, {{}})
         while not os.path.exists({str(tmp_path / "log")!r}):

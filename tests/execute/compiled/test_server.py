@@ -22,9 +22,12 @@ LONG = 600.0  # seconds: far more than anything here takes
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _closed() -> Iterator[None]:
+def _one_of_its_own() -> Iterator[None]:
+    """The server of other tests goes on: it has imported all that compilers need."""
+    others, server._server = server._server, None
     yield
     server.close()
+    server._server = others
 
 
 def failing(words: bytes) -> Child:
@@ -115,6 +118,8 @@ import os, sys, time
 from pathlib import Path
 from torchjanus.execute.compiled import server, serving
 
+if sys.argv[3] == "forks":  # it serves at once
+    serving._LOWERERS, serving._IMPORTS = (), dict.fromkeys(serving._IMPORTS, ())
 server.start(forks=sys.argv[3] == "forks")
 assert isinstance(server._server._process, server._Fork) == (sys.argv[3] == "forks")
 os.mkfifo(Path(sys.argv[1], "program"))
@@ -153,7 +158,7 @@ def test_nothing_outlives_the_program(tmp_path: Path, how: str, server: str) -> 
 
 STOPPED = """
 import os, sys, time
-from torchjanus.execute.compiled import server, serving
+from torchjanus.execute.compiled import server
 
 server.start(forks=True, lowers=False, compiles=False)
 assert server.importing() is None

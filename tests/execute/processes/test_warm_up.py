@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from tests.forked import python
 from torchjanus.execute.processes.lowering import Lowering, lower_request, unpack_made
 from torchjanus.execute.processes.warm_up import small_step, warm_up
 from torchjanus.execute.replay import Replay
@@ -66,8 +67,8 @@ def test_keys_are_assigned_as_if_it_had_not_been() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
-def test_it_starts_no_thread() -> None:
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True)
+def test_it_starts_no_thread(tmp_path: Path) -> None:
+    done = python(["-c", ALONE], tmp_path)
     assert not done.returncode, done.stderr
 
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 import torchjanus
+from tests.ranks import together
 from torchjanus.core.settings import CACHE
 
 CALLS = 16
@@ -70,5 +71,5 @@ def run_both(folder: Path, *, separate: bool) -> list[Any]:
     caches = [folder / f"cache{rank if separate else ''}" for rank in range(2)]
     for cache in caches:
         cache.mkdir(mode=0o700, exist_ok=True)
-    torch.multiprocessing.spawn(run, (store, results, [str(cache) for cache in caches]), nprocs=2, join=True)
+    together(run, (store, results, [str(cache) for cache in caches]), 2)
     return [torch.load(f"{results}.{rank}", weights_only=False) for rank in range(2)]
