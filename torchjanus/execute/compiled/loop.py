@@ -178,11 +178,9 @@ class CompiledLoop:
             targets: list[Sequence[torch.Tensor]] = []
             columns: dict[Source, Sequence[torch.Tensor]] = {}
             for index in hidden:
-                last = torch.empty_like(current[index])
-                other = torch.empty_like(last)
-                targets.append([(last, other)[(blocks - 1 - number) % 2] for number in range(blocks)])
+                targets.append(_in_turn(current[index], blocks))
                 columns[Source("carried", index)] = (current[index], *targets[-1][:-1])
-                current[index] = last
+                current[index] = targets[-1][-1]
             for index, stack in shown.items():
                 ends = stack[begin + width - 1 : end : width].unbind(0)
                 columns[Source("carried", index)] = (current[index], *ends[:-1])
@@ -227,10 +225,8 @@ class CompiledLoop:
                 elif index >= partition.carried:
                     targets.append((results[position],) * blocks)
                 else:
-                    last = torch.empty_like(results[position])
-                    other = torch.empty_like(last)
-                    targets.append([(last, other)[(blocks - 1 - number) % 2] for number in range(blocks)])
-                    results[position] = last
+                    targets.append(_in_turn(results[position], blocks))
+                    results[position] = targets[-1][-1]
             targets += [_blocks(rows, begin, end, width)[::-1] for rows in factors]
             for index, start in flowing.items():
                 if index in partition.wanted:
@@ -257,6 +253,12 @@ class CompiledLoop:
             )
             results[product.position] = torch.mm(left.flatten(0, 1).t(), right.flatten(0, 1))
         return results
+
+
+def _in_turn(value: torch.Tensor, blocks: int) -> Sequence[torch.Tensor]:
+    """Return where each block writes a value that it hands to the next one: two tensors like it, in turn."""
+    both = torch.empty_like(value), torch.empty_like(value)
+    return [both[number % 2] for number in range(blocks)]
 
 
 def _blocks(stack: torch.Tensor, begin: int, end: int, width: int) -> Sequence[torch.Tensor]:

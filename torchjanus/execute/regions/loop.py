@@ -102,13 +102,7 @@ class ReplayLoop:
     ) -> list[torch.Tensor]:
         partition = self.partition.sized(sizes)
         made = self.forward(count, given, sizes)
-        kept = []
-        for source in partition.kept:
-            match source.kind:
-                case "carried" | "stacked" | "invariant" as kind:
-                    kept.append(given.of(kind)[source.index])
-                case kind:
-                    kept.append(made[source.index + (partition.carried if kind == "output" else partition.results)])
+        kept = partition.operands(made, given)
         tangents, rows = iter(flows.tangents), list[torch.Tensor]()
         for index, flag in zip(partition.tangents, flows.present, strict=True):
             if flag == "1":

@@ -205,16 +205,7 @@ class _LoopFunction(torch.autograd.Function):
         made = target(partition.key, signature_text(partition.gives), count, *lists, sizes)
         visible = tuple(made[: partition.results])
         ctx.mark_non_differentiable(*(v for i, v in enumerate(visible) if i not in partition.tangents))
-        kept = []
-        for source in partition.kept:
-            match source.kind:
-                case "output":
-                    kept.append(visible[partition.carried + source.index])
-                case "saved":
-                    kept.append(made[len(visible) + source.index])
-                case kind:
-                    kept.append(lists.of(kind)[source.index])
-        ctx.save_for_backward(*kept)
+        ctx.save_for_backward(*partition.operands(made, lists))
         ctx.partition, ctx.count, ctx.sizes = partition, count, sizes
         return visible
 

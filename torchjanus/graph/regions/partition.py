@@ -23,7 +23,7 @@ from torchjanus.graph.aten.in_place import traced
 from torchjanus.graph.aten.symbolic_sizes import Fixed, value_of_formula
 from torchjanus.graph.ir.loop_matching import is_training
 from torchjanus.graph.ir.program import Formula, Input, Measured, Program, Ref, Slot, Symbol, with_copies
-from torchjanus.graph.operators.loop_op import TensorSignature, new_key
+from torchjanus.graph.operators.loop_op import LoopInputs, TensorSignature, new_key
 from torchjanus.graph.regions.half_effects import effects_of, effects_of_inputs, is_repeatable
 from torchjanus.graph.regions.saved_values import pack, return_values, returned, root_views
 from torchjanus.graph.regions.sizes import OwnSizes, SymbolicInputs
@@ -89,6 +89,11 @@ class Partition:
     @property
     def inputs(self) -> int:
         return self.carried + self.stacked + self.invariants
+
+    def operands(self, made: Sequence[torch.Tensor], given: LoopInputs) -> list[torch.Tensor]:
+        """Return the operands of the backward loop, besides tangents. ``made``: the results of the forward loop."""
+        results = {"output": made[self.carried :], "saved": made[self.results :]}
+        return [(results[one.kind] if one.kind in results else given.of(one.kind))[one.index] for one in self.kept]
 
     def source_of(self, index: int) -> Source:
         """Return the source of the body's input at this index."""

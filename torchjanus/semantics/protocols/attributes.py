@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -110,49 +111,46 @@ class Attributes(SpecialMethods):
     # ---- writes ----
 
     def set_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
-        setter = self.dunder(type(obj), "__setattr__")
-        if setter is not None:
-            self.invoke(at, setter, obj, name, value)
-        elif type(on_type(type(obj), "__setattr__")) is FunctionType:
-            self.call_native(at, setattr, (obj, name, value), {})
-        else:
+        if not self._by_method(at, "__setattr__", setattr, obj, name, value):
             self.set_plain_attr(at, obj, name, value)
 
     def set_plain_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
         """Store an attribute as ``object.__setattr__`` does."""
-        raw = on_type(type(obj), name)
-        if raw is MISSING:
-            self.note_lookup(type(obj), name)
-        elif not is_one_of(type(raw), PLAIN_DESCRIPTORS):
-            setter = self.setter(raw)
-            if setter is not None:
-                fn, itself = setter
-                self.note_lookup(type(obj), name)
-                self.invoke(at, fn, *((raw, obj, value) if itself else (obj, value)))
-                return
-        self.store_attr(at, obj, name, value)
+        if not self._by_descriptor(at, "__set__", obj, name, value):
+            self.store_attr(at, obj, name, value)
 
     def del_attr(self, at: Site, obj: Any, name: str) -> None:
-        deleter = self.dunder(type(obj), "__delattr__")
-        if deleter is not None:
-            self.invoke(at, deleter, obj, name)
-        elif type(on_type(type(obj), "__delattr__")) is FunctionType:
-            self.call_native(at, delattr, (obj, name), {})
-        else:
+        if not self._by_method(at, "__delattr__", delattr, obj, name):
             self.del_plain_attr(at, obj, name)
 
     def del_plain_attr(self, at: Site, obj: Any, name: str) -> None:
+        """Delete an attribute as ``object.__delattr__`` does."""
+        if not self._by_descriptor(at, "__delete__", obj, name):
+            self.drop_attr(at, obj, name)
+
+    def _by_method(self, at: Site, slot: str, native: Callable[..., Any], obj: Any, name: str, *value: Any) -> bool:
+        """Let the class's own method make the write, watched or by the ``native`` function. Return whether it has
+        one."""
+        method = self.dunder(type(obj), slot)
+        if method is not None:
+            self.invoke(at, method, obj, name, *value)
+        elif type(on_type(type(obj), slot)) is FunctionType:
+            self.call_native(at, native, (obj, name, *value), {})
+        else:
+            return False
+        return True
+
+    def _by_descriptor(self, at: Site, slot: str, obj: Any, name: str, *value: Any) -> bool:
+        """Let the class's descriptor of this name make the write. Return whether it runs code of the program."""
         raw = on_type(type(obj), name)
         if raw is MISSING:
             self.note_lookup(type(obj), name)
-        elif not is_one_of(type(raw), PLAIN_DESCRIPTORS):
-            deleter = self.deleter(raw)
-            if deleter is not None:
-                fn, itself = deleter
-                self.note_lookup(type(obj), name)
-                self.invoke(at, fn, *((raw, obj) if itself else (obj,)))
-                return
-        self.drop_attr(at, obj, name)
+        elif not is_one_of(type(raw), PLAIN_DESCRIPTORS) and (writer := self.writer(raw, slot)) is not None:
+            fn, itself = writer
+            self.note_lookup(type(obj), name)
+            self.invoke(at, fn, *((raw, obj, *value) if itself else (obj, *value)))
+            return True
+        return False
 
     # ---- items ----
 

@@ -41,7 +41,11 @@ PLAIN_DESCRIPTORS = frozenset(
 )
 # Descriptors that a class written in C has under the name of the slot.
 _OF_SLOTS = frozenset(map(id, (WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)))
-_PROPERTY_GET, _PROPERTY_SET, _PROPERTY_DELETE = property.__get__, property.__set__, property.__delete__
+# By slot: the attribute of a property that holds its function, and the slot as ``property`` has it.
+_OF_PROPERTY = {
+    "__get__": ("fget", property.__get__), "__set__": ("fset", property.__set__),
+    "__delete__": ("fdel", property.__delete__),
+}  # fmt: skip
 
 
 def is_plain(raw: Any) -> bool:
@@ -107,7 +111,7 @@ class SpecialMethods(Leaves):
         if type(raw) is classmethod:  # before Python 3.13 a classmethod may wrap any descriptor
             inner = self.getter(raw.__func__)
             return None if inner is None else (inner[0], lambda instance, owner: inner[1](owner, owner))
-        accessor = self.accessor(raw, "__get__", "fget", _PROPERTY_GET)
+        accessor = self.accessor(raw, "__get__")
         if accessor is not None:
             return accessor, lambda instance, owner: (instance,)
         fn = self.dunder(type(raw), "__get__")
@@ -115,9 +119,10 @@ class SpecialMethods(Leaves):
         called = fn.found if type(fn) is Assigned else fn
         return None if fn is None else (called, lambda instance, owner: (raw, instance, owner))
 
-    def accessor(self, raw: Any, slot: str, name: str, native: Any) -> Any:
-        """Return a property's function of this name, or None if it is left native or if ``raw`` is no property."""
+    def accessor(self, raw: Any, slot: str) -> Any:
+        """Return a property's function for this slot, or None if it is left native or if ``raw`` is no property."""
         tp = type(raw)
+        name, native = _OF_PROPERTY[slot]
         if tp is not property and not (issubclass(tp, property) and on_type(tp, slot) is native):
             return None
         fn = getattr(property, name).__get__(raw)
@@ -125,18 +130,11 @@ class SpecialMethods(Leaves):
             return None
         return fn
 
-    def setter(self, raw: Any) -> tuple[Any, bool] | None:
-        """Return the function that writes through a descriptor, and whether it takes the descriptor first; or None."""
-        fn = self.accessor(raw, "__set__", "fset", _PROPERTY_SET)
+    def writer(self, raw: Any, slot: str) -> tuple[Any, bool] | None:
+        """Return the function that writes or deletes through a descriptor (``__set__``, ``__delete__``), and whether it
+        takes the descriptor first; or None."""
+        fn = self.accessor(raw, slot)
         if fn is not None:
             return fn, False
-        fn = self.dunder(type(raw), "__set__")
-        return None if fn is None else (fn, True)
-
-    def deleter(self, raw: Any) -> tuple[Any, bool] | None:
-        """Return the function that deletes through a descriptor, and whether it takes the descriptor first; or None."""
-        fn = self.accessor(raw, "__delete__", "fdel", _PROPERTY_DELETE)
-        if fn is not None:
-            return fn, False
-        fn = self.dunder(type(raw), "__delete__")
+        fn = self.dunder(type(raw), slot)
         return None if fn is None else (fn, True)

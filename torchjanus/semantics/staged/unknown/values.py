@@ -205,6 +205,13 @@ class _OptionalOf(ObjectType):
 # ---- values ----
 
 
+def _refusing(what: str) -> Callable[..., Any]:
+    def method(self: StagedValue, *_: Any) -> Any:
+        raise self._refusal(what)
+
+    return method
+
+
 class StagedValue:
     """What is not known. ``ref``: the value in the graph; ``staging``: who makes the graph, and is asked."""
 
@@ -218,35 +225,12 @@ class StagedValue:
             "Do it outside of the staged function, or let it work on an ordinary value.", self.staging.place,
         )  # fmt: skip
 
-    def __bool__(self) -> bool:
-        raise self._refusal("the truth")
-
-    def __index__(self) -> int:
-        raise self._refusal("the number")
-
-    def __int__(self) -> int:
-        raise self._refusal("the number")
-
-    def __float__(self) -> float:
-        raise self._refusal("the number")
-
-    def __len__(self) -> int:
-        raise self._refusal("the length")
-
-    def __iter__(self) -> Any:
-        raise self._refusal("the elements")
-
-    def __format__(self, spec: str) -> str:
-        raise self._refusal("the text")
-
-    def __str__(self) -> str:
-        raise self._refusal("the text")
-
-    def __repr__(self) -> str:
-        raise self._refusal("the text")
-
-    def __hash__(self) -> int:
-        raise self._refusal("the hash")
+    __bool__ = _refusing("the truth")
+    __index__ = __int__ = __float__ = _refusing("the number")
+    __len__ = _refusing("the length")
+    __iter__ = _refusing("the elements")
+    __format__ = __str__ = __repr__ = _refusing("the text")
+    __hash__ = _refusing("the hash")
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
