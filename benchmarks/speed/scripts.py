@@ -135,6 +135,11 @@ def served(report: dict[str, object]) -> list[tuple[str, int, int, int]]:
     ]
 
 
+def part(given: tuple[str, str], share: float) -> tuple[str, str]:
+    """Return the option of a long run for a ``share`` of its steps."""
+    return given[0], str(max(round(int(given[1]) * share), 1))
+
+
 def ratio_of(plain: Sequence[Run], made: Sequence[Run]) -> float | None:
     """Return the median of the ratios of times, rounded; None if there are none."""
     found = [one.seconds / other.seconds for one, other in zip(plain, made, strict=False)]
@@ -159,12 +164,13 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--again", action="store_true", help="run each script a second time with what the first kept")
     parser.add_argument("--long", action="store_true", help="run each script for minutes")
+    parser.add_argument("--share", type=float, default=1.0, help="of the steps of a long run, for a slow machine")
     parser.add_argument("--compiled", action="store_true", help="compare with torch.compile, too")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args()
     rows = []
     for name in options.names or sorted(SHORT):
-        given = SHORT[name] if options.short else LONG[name] if options.long else ()
+        given = SHORT[name] if options.short else part(LONG[name], options.share) if options.long else ()
         wanted = ("--after", "0", "--executor", "replay") if options.short else ()
         plain: list[Run] = []
         made: list[Run] = []
@@ -182,7 +188,7 @@ def main() -> int:
         ratio, again = ratio_of(plain, made), ratio_of(plain, later)
         steps = served((later or made)[-1].report)
         rows.append({
-            "script": name, "equal": equal, "plain seconds": round(statistics.median(one.seconds for one in plain), 1),
+            "script": name, "given": " ".join(given), "equal": equal, "plain seconds": round(statistics.median(one.seconds for one in plain), 1),
             "ratio": ratio, "second run": again, "torch.compile": ratio_of(plain, compiled), "steps": steps,
             "left": made[-1].report["left"],
         })  # fmt: skip

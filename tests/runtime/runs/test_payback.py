@@ -165,3 +165,39 @@ def test_a_path_that_many_calls_take_is_learnt_at_once(monkeypatch: pytest.Monke
     for _ in range(8):
         step(torch.ones(2), 10)
     assert step.statistics().watched > watched
+
+
+def another_rate(x: torch.Tensor, rates: dict[str, float]) -> torch.Tensor:
+    return x * rates[str(len(rates))]
+
+
+def test_graphs_that_serve_nothing_any_more_are_made_anew_once_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The account is overdrawn for good, and the calls have left the paths of the graphs for good. Each time that
+    learning again was of no use, the next time is twice as far."""
+    monkeypatch.setattr("torchjanus.runtime.entries.engine.order_of", None)  # replay only
+    monkeypatch.setattr(Payback, "rest", property(lambda self: 5 * self._budget.eager))
+    monkeypatch.setattr(Budget, "price", 0.0)
+    step = torchjanus.speculate(another_rate, executor="auto")
+
+    def calls(times: int, *names: str) -> None:
+        rates = {**dict.fromkeys(names, 1.0), str(len(names)): float(len(names))}
+        for _ in range(times):
+            step(torch.ones(2), rates)
+            step._part.calls.finished_graphs.wait()
+
+    calls(8, "1")
+    before = step.statistics()
+    assert before.speculated >= 4
+    learning: Any = step._learning
+    learning.budget.share = 0.5
+    learning.budget.allows = lambda kind, *, first=False, odds=1: False
+    calls(19, "2", "other")  # 20 calls would have been saved five times the time of a call, twice
+    assert step.statistics().compiles == before.compiles
+    calls(30, "2", "other")
+    now = step.statistics()
+    assert now.compiles > before.compiles
+    assert now.speculated > before.speculated + 15
+    assert any(event.kind == "again" for event in step.events)
+    for number in range(400):  # each call takes another path
+        calls(1, *map(str, range(3, 6 + number % 97)))
+    assert step.statistics().watched <= now.watched + 5 * policy.LEARNT_FROM

@@ -37,6 +37,7 @@ TRIED_RARELY = 64  # at most
 # One of so many calls looks whether the first graph is worth its price by now; most calls between two looks.
 LOOKED, MOST_RESTING = 16, 64
 RARE = 4  # paths that at most one of so many calls takes are learnt once that pays
+LEARNT_FROM = 4  # calls that are learnt from once those that no graph made would have paid for that
 
 _HOLD = (
     "Instead: hold what changes constant, let it be a tensor or a number that the step computes with, pad sizes to a "
@@ -83,7 +84,9 @@ class LearningPolicy:
         self._served = 0  # calls speculated when no more graphs were made
         self._unserved = 0  # calls since then that no graph could make
         self._faults = 0
-        self._since = (0, 0)  # all calls, and those that left the paths of graphs, when a call was last watched
+        self._since = (0, 0, 0)  # all calls, those that left the paths of graphs, and those speculated; see ``_lost``
+        self._learnt_from = 0  # so many more calls are learnt from, whatever the account says
+        self._fruitless = 0  # how often that was done in a row without graphs that then made most calls
 
     # -- what becomes of calls ------------------------------------------------------------------------------------
 
@@ -107,7 +110,14 @@ class LearningPolicy:
     def watching(self) -> None:
         """Record that the current call is watched."""
         self._counts.watched += 1
-        self._since = self._lost
+        self._count_anew()
+
+    def _count_anew(self) -> None:
+        """Count from now on which calls graphs could not make."""
+        _, _, served, unserved = self._lost
+        if served > unserved:
+            self._fruitless = 0
+        self._since = self._counts.calls, self._counts.missed + self._counts.violated, self._counts.speculated
 
     def repeated(self) -> None:
         """Record that a call by a graph has to be repeated under watch, because of its extern calls."""
@@ -123,6 +133,7 @@ class LearningPolicy:
     def made(self) -> None:
         """Record that a graph has been made."""
         self._unproductive = 0
+        self._count_anew()
 
     def fault(self, error: BaseException) -> None:
         """Report a fault inside torchjanus. The call is completed all the same."""
@@ -266,6 +277,8 @@ class LearningPolicy:
         # A miss may also lead to a graph that is relaxed and made again.
         if self.budget.allows("watch", first=first) and (first or self.budget.allows("make")):
             return True
+        if not first and self._is_learnt_from:
+            return True
         if first and (self._counts.refused or self._counts.watched >= FRUITLESS):
             self._unserved_for_long()
         if not self._waited:
@@ -284,12 +297,37 @@ class LearningPolicy:
     def _is_rare(self) -> bool:
         """Whether few calls since the last watched one have left the paths of the graphs, and a graph for them would
         not be worth its price yet. Such a call prints, or evaluates, every hundredth time."""
-        calls, missed = (now - before for now, before in zip(self._lost, self._since, strict=True))
+        if self._in_a_row >= MANY_MISSES:
+            return False
+        calls, missed, _, _ = self._lost
         return RARE * missed <= calls and not self.payback.pays_for(missed)
 
     @property
-    def _lost(self) -> tuple[int, int]:
-        return self._counts.calls, self._counts.missed + self._counts.violated
+    def _lost(self) -> tuple[int, int, int, int]:
+        """All calls since one was last watched or a graph was last made, those that left the paths of the graphs, those
+        that a graph made, and those that none made."""
+        calls, missed, speculated = self._since
+        counts = self._counts
+        all_, served = counts.calls - calls, counts.speculated - speculated
+        return all_, counts.missed + counts.violated - missed, served, all_ - served
+
+    @property
+    def _is_learnt_from(self) -> bool:
+        """Whether this call is learnt from although the account cannot pay for it: the calls that no graph has made
+        since learning ended would have been saved its price by now (see ``Payback``). Then a few calls are learnt from.
+        Each time that this was of no use, the next time is twice as far."""
+        *_, served, unserved = self._lost
+        if self._learnt_from and not served:
+            self._learnt_from -= 1
+            return True
+        self._learnt_from = 0
+        if not self.payback.pays_again(unserved, 2**self._fruitless):
+            return False
+        self._fruitless += 1
+        self._learnt_from = LEARNT_FROM - 1
+        text = f"{unserved:,} calls that no graph could make would have been saved the price of one: it is tried again"
+        self._event_log.record("again", text)
+        return True
 
     def may_relax(self) -> bool:
         """Whether a call that may not be watched may lead to a relaxed graph, which needs no watched run. Since the
@@ -302,7 +340,7 @@ class LearningPolicy:
         first = self._is_first
         if first and self.payback.decides:
             return self._is_worth()
-        return self.budget.allows("make", first=first)
+        return bool(self._learnt_from) or self.budget.allows("make", first=first)
 
     def _is_worth(self) -> bool:
         """Whether the first graph is worth its price by now. If not, it is reported when it will be."""

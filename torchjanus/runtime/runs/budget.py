@@ -284,6 +284,11 @@ class Budget:
         account._level = min(account._level, max(burst, LONGER * max(most, price)))
         return account._level >= need
 
+    @property
+    def price(self) -> float:
+        """Seconds that one more graph takes, in calls: two watched runs and making it, by what each took last."""
+        return 2 * self._prices.get("watch", 0.0) + self._prices.get("make", 0.0)
+
     def _is_spent(self, price: float) -> bool:
         """Whether this price would exceed what may be spent within the current window. What exceeds a window by itself
         is alone in its window."""

@@ -29,6 +29,7 @@ FEW = 300  # operations of a watched call up to which nothing is deferred while 
 SAVED, LEARNED, LOWERED = 9e-6, 2.2e-3, 4.5e-3
 # The share of lowering that a program pays for with a core to spare: that is often half of one, and caches are shared.
 BESIDE = 0.25
+AGAIN = 2.0  # times the price of a graph that calls which no graph makes have lost, before learning begins again
 LEAST, MOST = 0.02, 0.5  # of a call's time in eager that is expected to be saved
 # Inductor's processor time in seconds, for a graph and for each of its operations, and the share of a call's time that
 # its code is expected to save.
@@ -134,6 +135,17 @@ class Payback:
             return True
         prospect = self.prospect()  # None: Python makes this call, which is timed
         return prospect is not None and 2 * calls * self._budget.eager >= prospect.after
+
+    def pays_again(self, calls: int, factor: int) -> bool:
+        """Whether so many calls, which no graph has made, would have been saved ``factor`` times what learning until
+        there is a graph costs. The saving is the one that was measured of the graphs there are, if it was."""
+        prospect = self.prospect()
+        if not self._limits or prospect is None:
+            return False
+        share, price = self._budget.share, max(self.rest, self._budget.price)
+        saving = prospect.saving if share is None else 1.0 - share
+        saved = calls * self._budget.eager * saving
+        return saved >= AGAIN * factor * price and self._budget.bound.affords(price)
 
     @property
     def is_due(self) -> bool:
