@@ -12,6 +12,7 @@ import torch
 import torchjanus
 from torchjanus.runtime.parts import execution_policy
 from torchjanus.runtime.parts.execution_policy import ExecutionPolicy
+from torchjanus.runtime.parts.part import Part
 
 MEASURE = "".join("PG" if python else "GP" for python in execution_policy.ORDER)  # who makes its calls
 
@@ -34,7 +35,7 @@ class Program:
             lambda kind, text: self.said.append(text), measures=True, busy=lambda: self.busy
         )
         self.times = {True: by_python, False: by_graphs}
-        self.kinds: list[tuple[object, float]] = [(None, 1.0)]  # by turns; how much longer calls of each take
+        self.kinds: list[tuple[object, float]] = [(0, 1.0)]  # by turns; how much longer calls of each take
         self.made = 0
         self.engines: Any = [Engine()]
         self.speculated = 0
@@ -115,7 +116,7 @@ def test_calls_that_take_longer_at_regular_distances_are_not_one_sides_only(
     for first in range(every):
         program = Program(by_python=1.0, by_graphs=by_graphs)
         longer = [5.0 if number == first else 1.0 for number in range(every)]
-        program.kinds = [(number if reported else None, times) for number, times in enumerate(longer)]
+        program.kinds = [(number if reported else 0, times) for number, times in enumerate(longer)]
         program.calls(execution_policy.FIRST + 4 * execution_policy.MANY)
         assert program.execution_policy.eager is (by_graphs > 1) and not program.execution_policy.measuring
 
@@ -315,3 +316,40 @@ def test_calls_that_are_pythons_are_looked_at_rarely(monkeypatch: pytest.MonkeyP
     assert 97 <= sum(count for count, _ in step.times.total.values()) <= 100
     step._part.wait()
     assert not step._part.rest
+
+
+def test_calls_of_a_path_without_a_graph_are_not_compared_with_those_of_the_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every second call is short, and there is a graph of the long ones only, which makes them in half the time. The
+    median of all calls by Python is shorter than that, and says nothing."""
+    monkeypatch.setattr("torchjanus.runtime.entries.engine.order_of", None)  # replay only
+    clock = [0.0]
+
+    def step(x: torch.Tensor, number: int) -> torch.Tensor:
+        return x * 2 + 1 if number % 2 == 0 else x - 1
+
+    fast = torchjanus.speculate(step, executor="auto")
+
+    def timed(make: Any, by_graph: bool) -> Any:
+        def call(self: Any, args: Any, kwargs: Any) -> Any:
+            before = fast.statistics().speculated
+            result = make(self, args, kwargs)
+            long = args[1] % 2 == 0
+            clock[0] += (5.0 if by_graph and fast.statistics().speculated > before else 10.0) if long else 1.0
+            return result
+
+        return call
+
+    monkeypatch.setattr("torchjanus.runtime.parts.part._now", lambda: clock[0])
+    monkeypatch.setattr(Part, "_by_graph", timed(Part._by_graph, True))
+    monkeypatch.setattr(Part, "_by_python", timed(Part._by_python, False))
+    for number in range(0, 16, 2):
+        fast(torch.ones(2), number)
+    account: Any = fast._learning.budget
+    account.allows = lambda kind, *, first=False, odds=1: False  # the other path is not learnt
+    for number in range(16, 400):
+        expected = step(torch.ones(2), number)
+        assert torch.equal(fast(torch.ones(2), number), expected)
+    assert fast.share == 0.5
+    assert not fast.is_pythons

@@ -200,4 +200,4 @@ def test_graphs_that_serve_nothing_any_more_are_made_anew_once_that_pays(monkeyp
     assert any(event.kind == "again" for event in step.events)
     for number in range(400):  # each call takes another path
         calls(1, *map(str, range(3, 6 + number % 97)))
-    assert step.statistics().watched <= now.watched + 5 * policy.LEARNT_FROM
+    assert step.statistics().watched <= now.watched + 5 * policy.CALLS_IN_DEBT

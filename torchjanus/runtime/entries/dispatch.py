@@ -22,6 +22,7 @@ __all__ = ["Dispatch", "Route"]
 log = logger("faults")
 
 WORTHWHILE = 3  # with fewer graphs it is as fast to try each
+MOST_BROKEN = 8  # assumptions of a graph that one miss adds to those that are checked to foresee a miss
 
 Route = Entry | PathTree  # what is tried on a call
 Feature = tuple[str, Any]
@@ -38,6 +39,8 @@ class Dispatch:
         self._late: Route | None = None
         # assumptions in which routes differ, by route
         self._own: dict[int, list[tuple[Entry, list[Assumption]]]] | None = None
+        self._broken: dict[int, list[Assumption]] = {}  # assumptions that calls have broken, by graph
+        self._misses = 0
         if len(routes) >= WORTHWHILE:
             self._choose([_common_features(route) for route in routes])
 
@@ -68,20 +71,35 @@ class Dispatch:
         found = self._table.get(("value", (type(now), token_of(now))))
         return self._table.get(("type", type(now)), ()) if found is None else found
 
-    def foresee(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Return a number for the route that will probably make this call, 0 if none. Only assumptions that differ
-        between routes are checked."""
-        if len(self.routes) < 2:
-            return 0
+    def foresee(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        """Return a number for the route that will probably make this call, None if none will, 0 if that is not known.
+        Only assumptions that differ between routes, or that an earlier call has broken, are checked."""
         try:
             if self._own is None:
                 self._own = _distinguished(self.routes)
             for route in self.candidates(args, kwargs):
-                if any(not entry.broken(args, kwargs, own) for entry, own in self._own[id(route)]):
-                    return id(route)
+                for entry, own in self._own[id(route)]:
+                    if not entry.broken(args, kwargs, [*own, *self._broken.get(id(entry), ())]):
+                        return id(route)
+            return None
         except Exception as error:  # reading may run code of the program, whose exceptions must not fail the call
             log.debug("which graph will make a call is not known: %s: %s", type(error).__name__, error)
         return 0
+
+    def record_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note which assumptions a call has broken that no graph could make. All of them are evaluated for that, so it
+        is done ever more rarely."""
+        self._misses += 1
+        if self._misses & (self._misses - 1):
+            return
+        try:
+            for route in self.routes:
+                for entry in route.entries:
+                    known = self._broken.setdefault(id(entry), [])
+                    broken = entry.broken(args, kwargs)
+                    known += [one for one in broken[:MOST_BROKEN] if all(one is not other for other in known)]
+        except Exception as error:
+            log.debug("what a call has broken is not known: %s: %s", type(error).__name__, error)
 
     def served_late(self, route: Route) -> None:
         """Record that a route made a call after others had been tried, which costs a run of a graph if only a tensor
@@ -101,6 +119,8 @@ def _first(route: Route, routes: tuple[Route, ...]) -> tuple[Route, ...]:
 def _distinguished(routes: Sequence[Route]) -> dict[int, list[tuple[Entry, list[Assumption]]]]:
     """Return the entries of each route, each with its assumptions about access paths for which another entry assumes
     something else."""
+    if not routes:
+        return {}
     spoken = {id(entry): {str(a): a for a in entry.assumptions} for route in routes for entry in route.entries}
     shared = set.intersection(*map(set, spoken.values()))
     own = {key: [a for text, a in texts.items() if text not in shared] for key, texts in spoken.items()}

@@ -37,7 +37,7 @@ TRIED_RARELY = 64  # at most
 # One of so many calls looks whether the first graph is worth its price by now; most calls between two looks.
 LOOKED, MOST_RESTING = 16, 64
 RARE = 4  # paths that at most one of so many calls takes are learnt once that pays
-LEARNT_FROM = 4  # calls that are learnt from once those that no graph made would have paid for that
+CALLS_IN_DEBT = 4  # calls that are learnt from once those that no graph made would have paid for that
 
 _HOLD = (
     "Instead: hold what changes constant, let it be a tensor or a number that the step computes with, pad sizes to a "
@@ -85,7 +85,7 @@ class LearningPolicy:
         self._unserved = 0  # calls since then that no graph could make
         self._faults = 0
         self._since = (0, 0, 0)  # all calls, those that left the paths of graphs, and those speculated; see ``_lost``
-        self._learnt_from = 0  # so many more calls are learnt from, whatever the account says
+        self._left_in_debt = 0  # so many more calls are learnt from, whatever the account says
         self._fruitless = 0  # how often that was done in a row without graphs that then made most calls
 
     # -- what becomes of calls ------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class LearningPolicy:
         # A miss may also lead to a graph that is relaxed and made again.
         if self.budget.allows("watch", first=first) and (first or self.budget.allows("make")):
             return True
-        if not first and self._is_learnt_from:
+        if not first and self._learns_in_debt():
             return True
         if first and (self._counts.refused or self._counts.watched >= FRUITLESS):
             self._unserved_for_long()
@@ -311,20 +311,19 @@ class LearningPolicy:
         all_, served = counts.calls - calls, counts.speculated - speculated
         return all_, counts.missed + counts.violated - missed, served, all_ - served
 
-    @property
-    def _is_learnt_from(self) -> bool:
+    def _learns_in_debt(self) -> bool:
         """Whether this call is learnt from although the account cannot pay for it: the calls that no graph has made
         since learning ended would have been saved its price by now (see ``Payback``). Then a few calls are learnt from.
         Each time that this was of no use, the next time is twice as far."""
         *_, served, unserved = self._lost
-        if self._learnt_from and not served:
-            self._learnt_from -= 1
+        if self._left_in_debt and not served:
+            self._left_in_debt -= 1
             return True
-        self._learnt_from = 0
+        self._left_in_debt = 0
         if not self.payback.pays_again(unserved, 2**self._fruitless):
             return False
         self._fruitless += 1
-        self._learnt_from = LEARNT_FROM - 1
+        self._left_in_debt = CALLS_IN_DEBT - 1
         text = f"{unserved:,} calls that no graph could make would have been saved the price of one: it is tried again"
         self._event_log.record("again", text)
         return True
@@ -340,7 +339,7 @@ class LearningPolicy:
         first = self._is_first
         if first and self.payback.decides:
             return self._is_worth()
-        return bool(self._learnt_from) or self.budget.allows("make", first=first)
+        return bool(self._left_in_debt) or self.budget.allows("make", first=first)
 
     def _is_worth(self) -> bool:
         """Whether the first graph is worth its price by now. If not, it is reported when it will be."""

@@ -209,6 +209,7 @@ class Calls:
                 return self._without_new_graph(args, kwargs, journal)
             if learning.routes.entries:
                 self.counts.missed += 1
+                learning.routes.dispatch.record_miss(args, kwargs)
             if self.pending_graphs.waits:
                 if journal is not None and journal.records:
                     self.pending_graphs.wasted()

@@ -84,10 +84,11 @@ class ExecutionPolicy:
         self._longer = 0  # consecutive calls that have taken much longer
 
     def trial(
-        self, speculated: int, engines: Sequence[Engine], kind: Callable[[], object] = lambda: None
+        self, speculated: int, engines: Sequence[Engine], kind: Callable[[], object] = lambda: 0
     ) -> bool | None:
         """Return who makes this call: Python (True), or a graph (False; None where the call is not timed). ``kind``
-        returns what calls the call may be compared with; it is called only for timed calls."""
+        returns what calls the call may be compared with, None if no graph will make it; it is called only while a
+        measurement goes on."""
         if self.measuring:
             return self._next(kind())
         trying = any(engine.trying for engine in engines)
@@ -113,8 +114,10 @@ class ExecutionPolicy:
         self._kinds, self._untimed = {}, 0
         return self._next(kind())
 
-    def _next(self, kind: object) -> bool:
-        """Whether Python makes the next call of this kind."""
+    def _next(self, kind: object) -> bool | None:
+        """Whether Python makes the next call of this kind; None where the call says nothing of graphs."""
+        if kind is None:
+            return None
         self.kind = kind
         times = self._kinds.setdefault(kind, _Times([], []))
         ahead = len(times.python) - len(times.graphs)

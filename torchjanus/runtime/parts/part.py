@@ -173,7 +173,7 @@ class Part:
         engines = [engine for route in routes for engine in route.engines]
         kind = functools.partial(routes.dispatch.foresee, args, kwargs)
         python, speculated = execution_policy.trial(counts.speculated, engines, kind), counts.speculated
-        if not execution_policy.measuring:
+        if not execution_policy.measuring or python is None:
             return self._by_python(args, kwargs) if python else self._by_graph(args, kwargs)
         started = _now()
         result = (self._by_python if python else self._by_graph)(args, kwargs)
