@@ -12,7 +12,7 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.logs import logger
-from torchjanus.host.assumption import Assumption, Identity, TypeOf, ValueOf
+from torchjanus.host.assumption import Assumption, Condition, Identity, TypeOf, ValueOf
 from torchjanus.host.tensor_assumptions import TensorKind
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.path_tree import PathTree
@@ -87,8 +87,8 @@ class Dispatch:
         return 0
 
     def record_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note which assumptions a call has broken that no graph could make. All of them are evaluated for that, so it
-        is done ever more rarely."""
+        """Note which assumptions a call has broken that no graph could make. Those on numbers are evaluated, and if they
+        hold all others, which takes longer than a short call; so it is done ever more rarely."""
         self._misses += 1
         if self._misses & (self._misses - 1):
             return
@@ -96,7 +96,8 @@ class Dispatch:
             for route in self.routes:
                 for entry in route.entries:
                     known = self._broken.setdefault(id(entry), [])
-                    broken = entry.broken(args, kwargs)
+                    numbers = [one for one in entry.assumptions if isinstance(one, Condition | ValueOf)]
+                    broken = entry.broken(args, kwargs, numbers) or entry.broken(args, kwargs)
                     known += [one for one in broken[:MOST_BROKEN] if all(one is not other for other in known)]
         except Exception as error:
             log.debug("what a call has broken is not known: %s: %s", type(error).__name__, error)

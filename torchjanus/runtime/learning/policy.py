@@ -329,9 +329,10 @@ class LearningPolicy:
         return True
 
     def may_relax(self) -> bool:
-        """Whether a call that may not be watched may lead to a relaxed graph, which needs no watched run. Since the
-        search takes time, it is made ever more rarely in a row of such calls."""
-        looks = self._in_a_row & (self._in_a_row - 1) == 0
+        """Whether a call that may not be watched may lead to a relaxed graph, which needs no watched run. The search
+        takes longer than a short call, so it is made ever more rarely until there is another graph."""
+        _, missed, _, _ = self._lost
+        looks = missed & (missed - 1) == 0
         return looks and bool(self._routes.entries) and not self.closed and self.budget.allows("make")
 
     def may_make(self) -> bool:

@@ -34,7 +34,8 @@ FREE_SECONDS = 1.0  # length of a window, at least
 FREE_CALLS = 10  # length of a window in calls in eager, at least
 SHARE = 0.06  # of the time that calls take in eager is paid in
 BURST = 0.05  # of a window: what the account holds; with the share it makes 15 % of a second at most, see WASTED
-# of a window may be wasted attempts of graphs whatever the balance is; the same share of the time is paid in
+# of a window may be wasted attempts of graphs whatever the balance is; the same share of the time is paid in, half of it
+# later on
 WASTED = 0.02
 AT_ONCE = 0.1  # of a window, and what graphs save in it, may be spent at once: more has to be saved up for longer
 LONGER = 3  # times the price, for what is spent in one piece
@@ -356,7 +357,8 @@ class Budget:
         if self._account is not None:
             self._account._level += saved
         # What graphs have just saved makes up for a disturbance later.
-        wasted = max(min(self._wasted, 0.0), self._wasted - WASTED * fading * eager) - saved
+        # What was wasted once must not keep graphs from serving for long: its share fades to a half only.
+        wasted = max(min(self._wasted, 0.0), self._wasted - WASTED * max(fading, 0.5) * eager) - saved
         self._wasted = max(wasted, -BURST * self.window)
         if self.wastes and self._wasted <= 0.5 * WASTED * self.window:
             self.wastes = False
