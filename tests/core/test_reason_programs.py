@@ -142,7 +142,7 @@ def _entry_dropped(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
     step = torchjanus.speculate(lambda x: x * 2, executor="replay")
     for _ in range(4):
         step(torch.ones(2))
-    step._learning.verified(step.entries[0], ["the result"])
+    step._learning.record_verification(step.entries[0], ["the result"])
     assert not step.entries
     return torchjanus.explain(step).codes
 

@@ -55,7 +55,9 @@ class Program:
             timed = self.execution_policy.measuring
             self.speculated += not python
             if timed:
-                self.execution_policy.took(bool(python), longer * self.times[bool(python)], self.speculated)
+                self.execution_policy.record_timed_call(
+                    bool(python), longer * self.times[bool(python)], self.speculated
+                )
             who = "p" if python else "g"
             made += who.upper() if timed else who
         return made
@@ -124,12 +126,12 @@ def test_calls_that_take_longer_at_regular_distances_are_not_one_sides_only(
 def test_kinds_of_calls_count_by_how_long_they_take() -> None:
     program = Program(by_python=1.0, by_graphs=0.5)
     program.kinds = [("updates", 0.1), ("updates", 0.1), ("updates", 0.1), ("evaluates", 10.0)]
-    took = program.execution_policy.took
+    took = program.execution_policy.record_timed_call
 
     def slow_at_evaluating(python: bool, seconds: float, speculated: int) -> None:
         took(python, 20.0 if seconds == 5.0 else seconds, speculated)
 
-    program.execution_policy.took = slow_at_evaluating  # type: ignore[method-assign]
+    program.execution_policy.record_timed_call = slow_at_evaluating  # type: ignore[method-assign]
     program.calls(execution_policy.FIRST + 8 * execution_policy.PAIRS)
     assert program.execution_policy.eager
 
@@ -191,7 +193,7 @@ def test_calls_that_no_graph_makes_end_the_measure() -> None:
     engines: Any = [Engine()]
     assert measure.trial(execution_policy.FIRST, engines) is False
     for _ in range(execution_policy.UNTIMED):
-        measure.untimed(execution_policy.FIRST)
+        measure.record_untimed(execution_policy.FIRST)
     assert not measure.measuring and measure.due > execution_policy.FIRST
 
 
@@ -200,7 +202,7 @@ def test_a_measure_goes_on_as_long_as_graphs_make_more_calls_than_not() -> None:
     for _ in range(2 * execution_policy.UNTIMED):
         program.calls(1)
         if program.execution_policy.measuring and program.speculated % 3 == 0:
-            program.execution_policy.untimed(program.speculated)
+            program.execution_policy.record_untimed(program.speculated)
     assert program.execution_policy.measuring
     program.calls(2 * execution_policy.MANY)
     assert program.execution_policy.eager
@@ -287,35 +289,35 @@ def test_graphs_are_looked_for_again_where_calls_by_python_have_become_much_long
     policy = program.execution_policy
     assert policy.eager
     for _ in range(execution_policy.CHANGED - 1):
-        policy.by_python(100.0, program.speculated)
-    policy.by_python(1.0, program.speculated)
+        policy.record_python_call(100.0, program.speculated)
+    policy.record_python_call(1.0, program.speculated)
     assert policy.eager, "they have to be consecutive"
     for _ in range(execution_policy.CHANGED):
-        policy.by_python(100.0, program.speculated)
+        policy.record_python_call(100.0, program.speculated)
     assert not policy.eager
     assert set(program.calls(execution_policy.FIRST)) == {"g"}
 
 
 def test_long_calls_are_compared_sooner() -> None:
     policy = ExecutionPolicy(lambda kind, text: None, measures=True, busy=lambda: False)
-    policy.by_python(execution_policy.LONG / 2, 0)
+    policy.record_python_call(execution_policy.LONG / 2, 0)
     assert policy.due == execution_policy.FIRST
-    policy.by_python(execution_policy.LONG * 2, 0)
+    policy.record_python_call(execution_policy.LONG * 2, 0)
     assert policy.due == execution_policy.SOON
 
 
 def test_calls_that_are_pythons_are_looked_at_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     step = torchjanus.speculate(lambda x: x + 1, executor="auto")
     policy, looked = step._learning.policy, []
-    monkeypatch.setattr(type(policy), "is_idle", True)
-    monkeypatch.setattr(type(policy), "rests", lambda self, share: looked.append(share) or True)
+    monkeypatch.setattr(type(policy), "may_skip_graphs", True)
+    monkeypatch.setattr(type(policy), "skips_graphs", lambda self, share: looked.append(share) or True)
     for number in range(100):
         assert step(torch.tensor(number)).item() == number + 1
     assert 25 < len(looked) < 60
     assert step.statistics().calls == step.statistics().imperative == 100
     assert 97 <= sum(count for count, _ in step.times.total.values()) <= 100
     step._part.wait()
-    assert not step._part.rest
+    assert not step._part.skipped_calls
 
 
 def test_calls_of_a_path_without_a_graph_are_not_compared_with_those_of_the_graph(

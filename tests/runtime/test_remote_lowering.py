@@ -510,10 +510,10 @@ def test_how_many_calls_may_be_made_twice_goes_by_what_graphs_save(share: float,
     assert pending_graphs.begin(making) is None
     pending_graphs.remote = SimpleNamespace(over=False)  # type: ignore[assignment]
     for _ in range(6):
-        pending_graphs.wasted()
+        pending_graphs.record_wasted_run()
     event_log.counts.speculated += 4
-    assert pending_graphs.hinders
-    assert pending_graphs.prevails(share) is prevails
+    assert pending_graphs.wastes_runs
+    assert pending_graphs.wastes_more_than_it_saves(share) is prevails
 
 
 def test_a_graph_that_is_there_is_taken_by_a_call_that_another_one_could_not_make(other: Other) -> None:

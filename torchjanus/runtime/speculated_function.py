@@ -124,8 +124,8 @@ class Speculated(Generic[P, R]):
                 return part.natively(self.fn, args, kwargs)  # type: ignore[no-any-return]
             if self._coexecution is not None:
                 return self._coexecution.call(args, kwargs)  # type: ignore[no-any-return]
-            if part.rest > 0 and current() is None:
-                return part.unlooked(args, kwargs)  # type: ignore[no-any-return]
+            if part.skipped_calls > 0 and current() is None:
+                return part.call_unobserved(args, kwargs)  # type: ignore[no-any-return]
             return part.call(args, kwargs)  # type: ignore[no-any-return]
         except BaseException as error:
             hide_frames(error)
@@ -133,9 +133,9 @@ class Speculated(Generic[P, R]):
         finally:
             if begun:
                 ended = time.perf_counter()
-                times.took(part.number, part.made_by(before), begun, ended)
-                if part.rest > 0:
-                    times.skip(part.rest)
+                times.record(part.number, part.made_by(before), begun, ended)
+                if part.skipped_calls > 0:
+                    times.skip_next(part.skipped_calls)
                 if DUTY.working and current() is None and (slept := DUTY.called(ended - begun)):
                     part.learning.budget.charge("beside", slept)
 
@@ -331,11 +331,11 @@ class Speculated(Generic[P, R]):
         """
         return save(self._name, home_of(self.fn).file, self.entries, Path(path))
 
-    def called_before(self, calls: int, seconds: float, each: float | None = None) -> None:
+    def record_earlier_calls(self, calls: int, seconds: float, each: float | None = None) -> None:
         """Note calls that Python has made before the function was speculated on, and how long they took. ``each``: the
         time of a typical one."""
         self.times.before = calls, seconds
-        self._learning.budget.before(calls, seconds, each)
+        self._learning.budget.record_earlier_calls(calls, seconds, each)
 
     def limit(self, horizon: Horizon, spent: float) -> None:
         """Let learning take no more than a small share of the time that all calls take, and of what graphs save.
@@ -355,7 +355,7 @@ class Speculated(Generic[P, R]):
     @property
     def rest_of_price(self) -> float:
         """Seconds that it took after the first watched call until there was a graph; without one, what is expected."""
-        return self._learning.payback.rest
+        return self._learning.payback.seconds_to_graph
 
     def learnt(self) -> tuple[list[str], dict[str, Any]] | None:
         """Return what ``expect`` takes in a later run: the names of what varies, and the graphs in use; None if there

@@ -344,7 +344,7 @@ def test_what_trials_and_races_take_beyond_eagers_time_is_charged(fake: type[Fak
     made.calls(3)
     made.step.wait()
     account = made.step._learning.budget
-    account.by_python(1.0)
+    account.record_python_call(1.0)
     before = account.overhead.seconds
     totals = [account.overhead.seconds - before]
     for first in range(3, 20):

@@ -88,9 +88,9 @@ def test_statements_that_differ_may_be_cut() -> None:
 def test_a_graph_that_differs_from_eager_is_dropped() -> None:
     learning = teach(learner(), scaled, *calls(3))
     (entry,) = learning.routes.entries
-    learning.verified(entry, [])
+    learning.record_verification(entry, [])
     assert learning.routes.entries == [entry] and learning.counts.verified == 1
-    learning.verified(entry, ["the result"])
+    learning.record_verification(entry, ["the result"])
     assert learning.routes.entries == []
     assert {"verify", "dropped"} <= set(kinds(learning))
     assert isinstance(entry.group.refusal, Refusal) and entry.group.refusal.reason == "entry-dropped"
@@ -107,9 +107,9 @@ def test_assertions_that_keep_failing_drop_the_graph() -> None:
     learning = teach(learner(), scaled, *calls(3))
     (entry,) = learning.routes.entries
     for _ in range(module.MAX_VIOLATIONS - 1):
-        learning.charge(entry)
+        learning.count_violation(entry)
     assert learning.routes.entries == [entry]
-    learning.charge(entry)
+    learning.count_violation(entry)
     assert learning.routes.entries == []
     assert "learning-assertions-fail" in [event.reason for event in learning.event_log.events]
 
@@ -119,7 +119,7 @@ def test_a_graph_that_mostly_serves_keeps_its_violations() -> None:
     (entry,) = learning.routes.entries
     entry.runs = 1000
     for _ in range(module.MAX_VIOLATIONS + 1):
-        learning.charge(entry)
+        learning.count_violation(entry)
     assert learning.routes.entries == [entry] and entry.violations == module.MAX_VIOLATIONS + 1
 
 
@@ -129,7 +129,7 @@ def test_graphs_that_raise_more_often_than_not_are_dropped(runs: int, stays: boo
     (entry,) = learning.routes.entries
     entry.runs = runs
     for _ in range(module.MAX_ERRORS):
-        learning.raised(entry, ValueError("no"))
+        learning.record_raise(entry, ValueError("no"))
     assert (learning.routes.entries == [entry]) is stays
     assert ("learning-graph-raises" in [event.reason for event in learning.event_log.events]) is not stays
 

@@ -26,7 +26,7 @@ def called(calls: Calls, *args: Any) -> Any:
         result = calls.attempt(route, args, {}, None)
         if result is not MISS:
             return calls.finish(route, result, args, {}, None)
-    return calls.slow(args, {}, None)
+    return calls.handle_miss(args, {}, None)
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -144,11 +144,11 @@ def test_coroutines_are_given_up() -> None:
 
 def test_verified_calls_are_due_in_proportion() -> None:
     calls = made(double)
-    assert not calls.is_due(3)
+    assert not calls.is_verification_due(3)
     calls.counts.speculated = 2
-    assert calls.is_due(3)
+    assert calls.is_verification_due(3)
     calls.counts.verified = 1
-    assert not calls.is_due(3)
+    assert not calls.is_verification_due(3)
 
 
 def test_a_verified_call_returns_the_programs_result() -> None:

@@ -112,7 +112,7 @@ def test_the_trace_has_all_calls(data: dict[str, Any]) -> None:
 def test_calls_that_are_only_counted_are_in_the_trace_too(data: dict[str, Any]) -> None:
     times = CallTimes()
     for number in range(4 * KEPT):
-        times.took(number + 1, "graph", number * 0.01, number * 0.01 + 0.005)
+        times.record(number + 1, "graph", number * 0.01, number * 0.01 + 0.005)
     step = programs.uncalled()
     step.times = times
     trace = chrome_trace([torchjanus.explain(step).data()])["traceEvents"]

@@ -142,7 +142,7 @@ def test_detail_has_what_the_screen_leaves_out(steps: dict[str, Any]) -> None:
 def test_bins_become_longer_and_keep_all_calls() -> None:
     times = CallTimes()
     for number in range(5000):
-        times.took(number + 1, WATCHED if number < 3 else GRAPH, 100 + number * 0.01, 100 + number * 0.01 + 0.004)
+        times.record(number + 1, WATCHED if number < 3 else GRAPH, 100 + number * 0.01, 100 + number * 0.01 + 0.004)
     assert len(times.bins) <= MOST_BINS
     total = times.total
     assert {kind: calls for kind, (calls, _) in total.items()} == {WATCHED: 3, GRAPH: 4997}
@@ -160,7 +160,7 @@ def test_short_calls_by_graphs_are_counted_by_some_of_them() -> None:
             times.skips -= 1
             continue
         made += 1
-        times.took(number + 1, COMPILED, number * 1e-4, number * 1e-4 + 5e-5)
+        times.record(number + 1, COMPILED, number * 1e-4, number * 1e-4 + 5e-5)
     assert made < 2000
     assert abs(times.total[COMPILED][0] - 5000) <= 8
 

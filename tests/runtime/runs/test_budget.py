@@ -33,15 +33,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def watched(account: Budget, seconds: float, useful: bool = True) -> None:
-    account.learns("watch")
-    account.took(seconds, 0.0)
-    account.came_of_it(useful)
+    account.begin_learning("watch")
+    account.record_call(seconds, 0.0)
+    account.record_usefulness(useful)
 
 
 def by_python(account: Budget, seconds: float, calls: int = 1) -> None:
     for _ in range(calls):
-        account.by_python(seconds)
-        account.took(seconds, seconds)
+        account.record_python_call(seconds)
+        account.record_call(seconds, seconds)
 
 
 def calls_until(account: Budget, kind: str, eager: float, most: int = 100_000, **asked: bool) -> int:
@@ -126,12 +126,12 @@ def test_in_no_second_it_takes_more_than_15_percent(clock: Clock) -> None:
         if account.allows("watch"):
             watched(account, 0.03)
             calls.append((0.03, 0.01))
-        elif account.wastes:
+        elif account.is_wasteful:
             by_python(account, 0.01)
             calls.append((0.01, 0.01))
         else:  # a graph is tried for nothing
-            account.by_python(0.01)
-            account.took(0.0105, 0.01)
+            account.record_python_call(0.01)
+            account.record_call(0.0105, 0.01)
             calls.append((0.0105, 0.01))
     for first in range(0, len(calls) - 120, 7):
         taken = eager = 0.0
@@ -198,12 +198,12 @@ def test_what_graphs_save_pays_for_learning(clock: Clock) -> None:
     account.charge("make", 0.3)
     assert not account.allows("make")
     account.share = 0.25
-    account.served += 600  # which save 4.5 s
+    account.unsettled_served += 600  # which save 4.5 s
     assert account.allows("make")
     for _ in range(3):
         account.charge("make", 0.3)
     account.share = 1.5  # graphs are slower: nothing is saved
-    account.served += 5
+    account.unsettled_served += 5
     assert not account.allows("make")
 
 
@@ -219,7 +219,7 @@ def test_what_takes_much_of_a_second_is_saved_up_for_longer_unless_graphs_save_i
     account.charge("make", 0.3)
     account.share = 0.25
     for _ in range(20):
-        account.served += 50
+        account.unsettled_served += 50
         account.allows("watch")
     account.charge("make", 0.3)
     assert account.allows("make")  # what is left of a second is worth three in eager
@@ -236,10 +236,10 @@ def test_what_takes_much_of_a_second_is_alone_in_it(clock: Clock) -> None:
 def test_what_graphs_have_saved_before_that_was_measured_is_not_lost(clock: Clock) -> None:
     account = begun(clock)
     account.charge("make", 0.3)
-    account.served += 200
+    account.unsettled_served += 200
     assert not account.allows("make")  # nobody knows whether they have saved anything
     account.share = 0.25
-    account.served += 1
+    account.unsettled_served += 1
     assert account.allows("make")
     assert account.overhead.seconds == pytest.approx(0.3)
 
@@ -259,38 +259,38 @@ def test_runs_of_which_nothing_comes_are_ever_rarer(clock: Clock) -> None:
 def test_graphs_that_are_tried_for_nothing_rest_until_that_is_a_small_share(clock: Clock) -> None:
     account = begun(clock)
     count = 0
-    while not account.wastes:
-        account.by_python(0.01)
-        account.took(0.015, 0.01)
+    while not account.is_wasteful:
+        account.record_python_call(0.01)
+        account.record_call(0.015, 0.01)
         count += 1
     assert count * 0.005 <= WASTED + 0.02
     count = 0
-    while account.wastes:
+    while account.is_wasteful:
         by_python(account, 0.01)
         count += 1
     assert count * 0.01 >= 0.2
     account.share = 0.2
     for _ in range(100):  # where graphs save more than that takes it goes on
-        account.by_python(0.01)
-        account.took(0.015, 0.01)
-        account.served += 2
+        account.record_python_call(0.01)
+        account.record_call(0.015, 0.01)
+        account.unsettled_served += 2
         account.allows("watch")
-    assert not account.wastes
+    assert not account.is_wasteful
 
 
 def test_graphs_that_save_much_do_not_rest_for_what_disturbs_once(clock: Clock) -> None:
     account, other = begun(clock), begun(clock)
     account.share = 0.2
-    account.served += 20
+    account.unsettled_served += 20
     for one in (account, other):
         one.allows("watch")
-        one.by_python(0.01)
-        one.took(0.01 + 1.5 * WASTED, 0.01)
-    assert other.wastes and not account.wastes
+        one.record_python_call(0.01)
+        one.record_call(0.01 + 1.5 * WASTED, 0.01)
+    assert other.is_wasteful and not account.is_wasteful
     by_python(account, 0.01, 3000)  # they have made no call since
     by_python(account, 0.01, 10)
-    account.took(0.01 + 2 * BURST, 0.01)
-    assert account.wastes
+    account.record_call(0.01 + 2 * BURST, 0.01)
+    assert account.is_wasteful
 
 
 def test_graphs_that_are_slower_than_eager_rest(clock: Clock) -> None:
@@ -298,11 +298,11 @@ def test_graphs_that_are_slower_than_eager_rest(clock: Clock) -> None:
     account.share = 1.1
     before = account.overhead.seconds
     for _ in range(20):
-        account.served += 1
+        account.unsettled_served += 1
         account.allows("watch")
     assert account.overhead.seconds - before == pytest.approx(20 * 0.001)
-    while not account.wastes:
-        account.served += 1
+    while not account.is_wasteful:
+        account.unsettled_served += 1
         account.allows("watch")
     assert account.overhead.seconds - before <= WASTED + 0.02
 
@@ -311,10 +311,10 @@ def test_most_calls_of_pythons_are_not_timed(clock: Clock) -> None:
     account = begun(clock)
     before = account.overhead.eager
     for _ in range(TIMED):
-        assert not account.is_due
-        account.untimed += 1
-    assert account.is_due
-    account.by_python(0.01)
+        assert not account.times_next_call
+        account.unsettled_untimed += 1
+    assert account.times_next_call
+    account.record_python_call(0.01)
     assert account.overhead.eager - before == pytest.approx(0.01 * (TIMED + 1))
 
 
@@ -391,7 +391,7 @@ def test_a_function_that_makes_graph_after_graph_runs_as_it_is_meanwhile(
     assert "10.0 s beyond the" in str(torchjanus.explain(fast, detail=True)) and fast.overhead.seconds >= 10.0
     call("a", 1)
     assert fast.statistics().speculated == put_off.speculated + 1  # graphs that there are go on
-    account.share, account.served = 0.1, 1000
+    account.share, account.unsettled_served = 0.1, 1000
     call("b", 6)
     assert fast.statistics().compiles == 2
     assert fast.statistics().speculated > put_off.speculated + 1
@@ -458,7 +458,7 @@ def test_while_the_first_graph_is_made_elsewhere_calls_are_only_python_s(monkeyp
     ticket = Ticket(lambda: None, "is being made", 1.0)  # type: ignore[arg-type, return-value]
     learnt.pending_graphs.remote._tickets["it"] = ticket
     learnt.pending_graphs._making = lambda: None
-    monkeypatch.setattr(fast._calls, "slow", None)
+    monkeypatch.setattr(fast._calls, "handle_miss", None)
     for _ in range(5):
         assert torch.equal(fast(x, "a"), x + 1)
     assert fast.statistics().imperative == 5
@@ -481,7 +481,7 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_when_there_is_no_time(
     account.charge("repeat", 1.0)
     same_as_eager(fast, 2)
     assert len(watched) == 3
-    account.share, account.served = 0.01, 1_000_000
+    account.share, account.unsettled_served = 0.01, 1_000_000
     same_as_eager(fast, 1)
     assert len(watched) == 4
 
@@ -556,7 +556,7 @@ def test_the_first_call_that_may_have_to_be_repeated_is_foreseen(clock: Clock, m
     same_as_eager(fast, 4)
     assert not watched
     assert [event.text for event in fast.events if event.kind == "budget"][-1].endswith("calls are Python's.")
-    account.share, account.served = 0.0, 10_000_000
+    account.share, account.unsettled_served = 0.0, 10_000_000
     same_as_eager(fast, 1)
     assert len(watched) == 1
 

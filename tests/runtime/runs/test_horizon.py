@@ -40,7 +40,7 @@ def test_watching_long_calls_costs_more() -> None:
 def bounded(expected: float, spent: float = 0.0) -> Budget:
     """Return the account of a step whose calls take so many seconds in all, 10 ms each."""
     made = Budget()
-    made.before(10, 0.1)
+    made.record_earlier_calls(10, 0.1)
     made.bound.expect(lambda: expected, spent)
     return made
 
@@ -48,7 +48,7 @@ def bounded(expected: float, spent: float = 0.0) -> Budget:
 def test_no_more_than_the_share_may_be_lost() -> None:
     budget = bounded(100.0, spent=1.0)
     assert budget.bound.affords(LOSS * 100.0 - 1.1) and not budget.bound.affords(LOSS * 100.0 - 0.9)
-    budget.took(1.0, 0.0)  # the first watched call
+    budget.record_call(1.0, 0.0)  # the first watched call
     assert not budget.bound.affords(LOSS * 100.0 - 1.9)
     assert budget.bound.needed_for(LOSS * 50.0) == pytest.approx(50.0 + 1.99 / LOSS)
     assert not budget.allows("watch") or budget.bound.affords(0.0)
@@ -56,10 +56,10 @@ def test_no_more_than_the_share_may_be_lost() -> None:
 
 def test_what_graphs_have_saved_may_be_spent() -> None:
     budget = bounded(10.0)
-    budget.took(0.01, 0.0)
+    budget.record_call(0.01, 0.0)
     price = LOSS * 10.0 + 1.0
     assert not budget.bound.affords(price)
-    budget.share, budget.served = 0.5, 1000  # calls of 10 ms by a graph
+    budget.share, budget.unsettled_served = 0.5, 1000  # calls of 10 ms by a graph
     assert budget.overhead.eager > 0.0
     assert budget.bound.affords(price)
 
@@ -87,7 +87,7 @@ def test_the_first_graph_waits_until_the_calls_to_come_pay_for_it() -> None:
         (pays_from(0.3, OPERATIONS * LEARNED) + 1.0, Experience("key", made=True, share=0.95), False),
     ):
         looked = Payback(bounded(expected), lambda: False, lambda earlier=earlier: earlier)  # type: ignore[misc]
-        looked.watched(OPERATIONS)
+        looked.record_watch(OPERATIONS)
         assert looked.decides
         assert looked.is_due is due, (expected, earlier)
 

@@ -29,9 +29,9 @@ def _deferring(monkeypatch: pytest.MonkeyPatch) -> None:
 def account(calls: int, seconds: float) -> Budget:
     """Return an account of calls that took so long in eager."""
     made = Budget()
-    made.took(1.0, 0.0)
+    made.record_call(1.0, 0.0)
     for _ in range(calls):
-        made.by_python(seconds)
+        made.record_python_call(seconds)
     return made
 
 
@@ -42,31 +42,31 @@ def test_a_graph_is_due_once_it_would_have_saved_its_price(full: bool) -> None:
     calls = int(price / saved)
     for count, due in ((calls - 1, False), (calls + 1, True)):
         looked = Payback(account(count, 0.1), lambda: full)
-        looked.watched(OPERATIONS)
+        looked.record_watch(OPERATIONS)
         assert looked.decides
         assert looked.is_due is due
 
 
 def test_what_pays_soon_named_executors_and_parts_are_not_deferred() -> None:
     short = Payback(account(1, 1e-3), lambda: False)
-    short.watched(200)
+    short.record_watch(200)
     named = Payback(Budget(limited=False), lambda: True)
     part = Payback(Budget(account=account(1, 0.1)), lambda: True)
     for one in (named, part):
-        one.watched(OPERATIONS)
+        one.record_watch(OPERATIONS)
     assert [one.is_due for one in (short, named, part)] == [True, True, True]
 
 
 def test_a_few_operations_of_a_long_step_are_deferred() -> None:
     long = Payback(account(1, 0.5), lambda: False)
-    long.watched(60)
+    long.record_watch(60)
     assert long.decides
     assert not long.is_due
 
 
 def test_nothing_is_due_while_the_time_in_eager_is_unknown() -> None:
     looked = Payback(Budget(), lambda: True)
-    looked.watched(OPERATIONS)
+    looked.record_watch(OPERATIONS)
     assert looked.prospect() is None
     assert not looked.is_due
 
@@ -74,7 +74,7 @@ def test_nothing_is_due_while_the_time_in_eager_is_unknown() -> None:
 def test_what_an_earlier_run_has_measured_counts() -> None:
     earlier = Experience("key", made=True, share=0.6)
     looked = Payback(account(10, 0.1), lambda: True, lambda: earlier)
-    looked.watched(OPERATIONS)
+    looked.record_watch(OPERATIONS)
     assert looked.prospect() == Prospect(OPERATIONS * LEARNED, pytest.approx(0.4), True)
 
 
@@ -127,7 +127,7 @@ def test_who_waits_gets_the_graph_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_calls_before_the_first_watched_one_count() -> None:
     step = torchjanus.speculate(watched_twice, executor="auto")
-    step.called_before(10, 2.0)
+    step.record_earlier_calls(10, 2.0)
     budget: Any = step._learning.budget
     assert budget.eager == pytest.approx(0.2)
     assert budget.seconds_in_eager == pytest.approx(2.0)
@@ -175,7 +175,7 @@ def test_graphs_that_serve_nothing_any_more_are_made_anew_once_that_pays(monkeyp
     """The account is overdrawn for good, and the calls have left the paths of the graphs for good. Each time that
     learning again was of no use, the next time is twice as far."""
     monkeypatch.setattr("torchjanus.runtime.entries.engine.order_of", None)  # replay only
-    monkeypatch.setattr(Payback, "rest", property(lambda self: 5 * self._budget.eager))
+    monkeypatch.setattr(Payback, "seconds_to_graph", property(lambda self: 5 * self._budget.eager))
     monkeypatch.setattr(Budget, "price", 0.0)
     step = torchjanus.speculate(another_rate, executor="auto")
 

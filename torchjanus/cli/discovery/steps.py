@@ -136,7 +136,7 @@ class Step:
         assert self._fn is not None
         made: runtime.Speculated[..., Any] = runtime.speculate(self._fn)
         made.expect((SCHEDULED, *self._known.varying), saved_graphs.SavedGraphs(self._known.graphs))
-        made.called_before(self._calls, self._seconds, self._each)
+        made.record_earlier_calls(self._calls, self._seconds, self._each)
         if self._after is None:
             made.limit(self._horizon, undelayed() - begun)
         self.speculated = made

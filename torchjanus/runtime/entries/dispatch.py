@@ -87,8 +87,8 @@ class Dispatch:
         return 0
 
     def record_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note which assumptions a call has broken that no graph could make. Those on numbers are evaluated, and if they
-        hold all others, which takes longer than a short call; so it is done ever more rarely."""
+        """Note which assumptions a call has broken that no graph could make. Those on numbers are evaluated, and all
+        others if they hold, which takes longer than a short call. So it is done ever more rarely."""
         self._misses += 1
         if self._misses & (self._misses - 1):
             return

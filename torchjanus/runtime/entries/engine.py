@@ -275,7 +275,7 @@ class Engine:
                 self._unproven = PROVEN  # until the next look
                 if self._is_compiled_now:
                     if self.budget is not None:
-                        self.budget.sink(self._compilation.price)
+                        self.budget.record_cost_outside(self._compilation.price)
                     self.ask()
         elif ticket is not None and ticket.over:
             with self._adopting:  # calls may come from several threads

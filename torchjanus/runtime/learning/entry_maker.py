@@ -88,7 +88,7 @@ class EntryMaker:
         entry = self.entry(group, self._away)
         if entry is None:
             return None
-        self.policy.made()
+        self.policy.record_graph()
         self.arrange([entry], [e for e in self.routes.entries if e.group is entry.group and not _beside(e, entry)])
         while (oldest := self.routes.surplus) is not None:
             self.event_log.record(

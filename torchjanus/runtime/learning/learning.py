@@ -151,7 +151,7 @@ class Learning:
             self._learn(trace, args, kwargs)
 
     def _learn(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.payback.watched(sum(isinstance(event, Op) for event in trace.events))
+        self.payback.record_watch(sum(isinstance(event, Op) for event in trace.events))
         for access_path, place in self.texts.learn(trace):
             self.event_log.record("relax", f"{access_path} was another text again: it is an input from now on", place)
         self.columns.settle(trace)
@@ -170,7 +170,7 @@ class Learning:
         group = self.paths.group_of(trace, (len(args), tuple(kwargs)))
         self.event_log.remarks.take(trace.remarks, self.paths.concerns)
         self.paths.trim([entry.group for entry in self.routes.entries])
-        self.budget.came_of_it((len(group.traces) > 1 and group.refusal is None) or renewed)
+        self.budget.record_usefulness((len(group.traces) > 1 and group.refusal is None) or renewed)
         if self._stops_or_cuts() or not self._is_enough(group, renewed):
             return
         if self.counts.compiles >= MAX_COMPILES:
@@ -186,7 +186,7 @@ class Learning:
         """Record a run of which no graph can be made. Leave the refused statements to Python if that is possible, else
         count the refusal."""
         self.counts.refused += 1
-        self.budget.came_of_it(False)
+        self.budget.record_usefulness(False)
         self.paths.drop(trace)
         # What is refused in a call whose rest was not watched says nothing of the program.
         refusals = [one for one in trace.refusals if one.reason == TOO_LONG] or trace.refusals
@@ -197,7 +197,7 @@ class Learning:
         at_once = {one.reason for one in refusals} in ({TOO_LONG}, {CLOSURE_SEARCH})
         most = 1 if at_once else max(self.watch, 3)
         if at_once or self.counts.refused < most or self.routes.entries or not self._cut([trace]):
-            self.policy.refused(str(self.event_log.placed(refusals[0])), most)
+            self.policy.record_refusal(str(self.event_log.placed(refusals[0])), most)
 
     def _stops_or_cuts(self) -> bool:
         """Give up, or leave statements to Python, if the runs so far differ too much for graphs to serve later calls.
@@ -260,7 +260,7 @@ class Learning:
     def _made_first(self) -> None:
         """Forget the runs watched before there was a graph: they say nothing of what graphs serve."""
         self._since = self._now
-        self.payback.made()
+        self.payback.record_graph()
 
     @property
     def _now(self) -> tuple[int, int, int]:
@@ -302,7 +302,7 @@ class Learning:
                 for other in route.entries:
                     other.group.relaxed.update(token for some in tokens for token in some)
                 made = self.begin(partial(self.maker.remake, route))
-                if made is not None or self.pending_graphs.waits:
+                if made is not None or self.pending_graphs.is_waiting:
                     return made
         return None
 
@@ -313,7 +313,7 @@ class Learning:
                 return assumption.place, f"{assumption}, but now there is {assumption.observed(args, kwargs)}"
         return NOWHERE, "a tensor decides otherwise" if self.routes.entries else "no graph has been made yet"
 
-    def violated(self, part: Entry | BranchPoint, violation: Violation) -> None:
+    def record_violation(self, part: Entry | BranchPoint, violation: Violation) -> None:
         """Record the assertions that failed."""
         self.counts.violated += 1
         for number in violation.violated.assertions:
@@ -333,31 +333,31 @@ class Learning:
         part.exceptions += 1
         return part.exceptions * RARELY <= part.runs
 
-    def charge(self, part: Entry | BranchPoint) -> None:
+    def count_violation(self, part: Entry | BranchPoint) -> None:
         """Count a violation against an entry, and drop the entry after too many. Violations do not count while a graph
         of the other path is being made."""
-        if self.pending_graphs.waits:
-            self.pending_graphs.wasted()
+        if self.pending_graphs.is_waiting:
+            self.pending_graphs.record_wasted_run()
             return
         part.violations += 1
         if isinstance(part, Entry) and part.violations >= MAX_VIOLATIONS and part.violations * RARELY > part.runs:
             self.drop(part, _UNDECIDED, "learning-assertions-fail")
 
-    def raised(self, entry: Entry, error: BaseException) -> None:
+    def record_raise(self, entry: Entry, error: BaseException) -> None:
         """Record that the entry's graph raised, and the program too. An entry that mostly raises is dropped."""
         entry.errors += 1
         self.event_log.record("raised", f"the graph raised {type(error).__name__}, and so does eager on these values")
         if entry.errors >= MAX_ERRORS and entry.errors > entry.runs:
             self.drop(entry, f"its graph raises more often than not: {type(error).__name__}", "learning-graph-raises")
 
-    def decided_otherwise(self, entry: Entry, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def record_other_decision(self, entry: Entry, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Learn from a run whose graph raised, since the program decided otherwise than the graph asserts."""
         self.counts.violated += 1
         self.event_log.record("violation", "an operation raised that the program does not come to on these values")
-        self.charge(entry)
+        self.count_violation(entry)
         self.learn(trace, args, kwargs)
 
-    def verified(self, entry: Entry, differences: list[str]) -> None:
+    def record_verification(self, entry: Entry, differences: list[str]) -> None:
         """Record a verified call. An entry that differs from eager is dropped."""
         self.counts.verified += 1
         if differences:
@@ -378,7 +378,7 @@ class Learning:
 
     def end(self) -> None:
         """Close all graphs."""
-        self.pending_graphs.cease()
+        self.pending_graphs.cancel()
         self.maker.arrange([], self.routes.entries)
 
     def drop(self, entry: Entry, why: str, reason: str = "entry-dropped") -> None:

@@ -35,23 +35,23 @@ class PendingGraphs:
         self._begun = 0  # calls speculated before that
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether a graph is being made in another process. Nothing is learnt meanwhile."""
         return self._making is not None
 
     @property
     def is_away(self) -> bool:
         """Whether another process is still making a graph."""
-        return self.waits and not self.remote.over
+        return self.is_waiting and not self.remote.over
 
     @property
     def is_made(self) -> bool:
         """Whether another process has made a graph that was asked for."""
-        return self.waits and not self._deferred and self.remote.over
+        return self.is_waiting and not self._deferred and self.remote.over
 
     def __str__(self) -> str:
         """Return what is being made in another process; "" if nothing is."""
-        if not self.waits:
+        if not self.is_waiting:
             return ""
         if self._deferred:
             return "a graph is made when there is time"
@@ -75,9 +75,9 @@ class PendingGraphs:
                 self._event_log.record("lowering", f"{pending}; calls are Python's until it is there")
             return None
         except BaseException:
-            self.cease()
+            self.cancel()
             raise
-        self.cease()
+        self.cancel()
         return made
 
     def defer(self, making: Making) -> None:
@@ -85,28 +85,28 @@ class PendingGraphs:
         self._making, self._attempts, self._deferred = making, 0, True
         self._wasted, self._begun = 0, self._event_log.counts.speculated
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Use what has been made in another process, if it is there."""
         if self._making is not None and self.remote.over:
             self.begin(self._making)
 
-    def cease(self) -> None:
+    def cancel(self) -> None:
         """Stop waiting."""
         self._making, self.instead, self._attempts, self._deferred = None, None, 0, False
         self.remote.close()
 
     # Calls may take the path of the graph that is not there yet; each time the other graphs run without result.
 
-    def wasted(self) -> None:
+    def record_wasted_run(self) -> None:
         """Record that a graph ran, or made extern calls, and the call has to be made again."""
-        self._wasted += self.waits
+        self._wasted += self.is_waiting
 
     @property
-    def hinders(self) -> bool:
+    def wastes_runs(self) -> bool:
         """Whether that has happened often while a graph is awaited."""
-        return self._wasted >= MAX_WASTED and self.waits and not self.remote.over
+        return self._wasted >= MAX_WASTED and self.is_waiting and not self.remote.over
 
-    def prevails(self, share: float) -> bool:
+    def wastes_more_than_it_saves(self, share: float) -> bool:
         """Whether it has happened so often that using graphs is slower. ``share``: the time of a call by a graph, as a
         share of one by Python; a call that is made twice takes both."""
         served = self._event_log.counts.speculated - self._begun

@@ -90,24 +90,24 @@ class LearningPolicy:
 
     # -- what becomes of calls ------------------------------------------------------------------------------------
 
-    def missed(self) -> None:
+    def record_miss(self) -> None:
         """Record a call that no graph could make and from which nothing can be learnt."""
         self._in_a_row += 1
 
-    def served(self) -> None:
+    def record_served(self) -> None:
         """Record a call that a graph made."""
         self._counts.speculated += 1
-        self.budget.served += 1
+        self.budget.unsettled_served += 1
         self._repeating = False
         self._in_a_row = 0
 
-    def unserved(self) -> None:
+    def record_unserved(self) -> None:
         """Record a call that no graph could make, once no more are made. If that is the rule, give up all graphs."""
         self._unserved += 1
         if self._unserved >= MAX_UNSERVED and self._unserved > self._counts.speculated - self._served:
             self.give_up(self.closed, self.again < NEVER)
 
-    def watching(self) -> None:
+    def record_watch(self) -> None:
         """Record that the current call is watched."""
         self._counts.watched += 1
         self._count_anew()
@@ -119,23 +119,23 @@ class LearningPolicy:
             self._fruitless = 0
         self._since = self._counts.calls, self._counts.missed + self._counts.violated, self._counts.speculated
 
-    def repeated(self) -> None:
+    def record_repeat(self) -> None:
         """Record that a call by a graph has to be repeated under watch, because of its extern calls."""
         self._repeating = True
 
-    def refused(self, why: str, most: int) -> None:
+    def record_refusal(self, why: str, most: int) -> None:
         """Record a watched call of which no graph can be made. ``most``: the number of them at which learning is given
         up if there are no graphs."""
         self._unproductive += 1
         if self._unproductive >= most and not self._routes.entries:
             self.give_up(why, True)
 
-    def made(self) -> None:
+    def record_graph(self) -> None:
         """Record that a graph has been made."""
         self._unproductive = 0
         self._count_anew()
 
-    def fault(self, error: BaseException) -> None:
+    def record_fault(self, error: BaseException) -> None:
         """Report a fault inside torchjanus. The call is completed all the same."""
         self._faults += 1
         log.warning("internal fault in torchjanus, the call was completed eagerly", exc_info=error)
@@ -162,7 +162,7 @@ class LearningPolicy:
         if not self.given_up:
             self.given_up = why
             self._in_a_row = MANY_MISSES
-            self._pending_graphs.cease()
+            self._pending_graphs.cancel()
             if for_now:
                 self._put_off()
             until = f"until call {self.again}" if for_now else "from now on"
@@ -183,35 +183,36 @@ class LearningPolicy:
     # -- what may be done with the next call ----------------------------------------------------------------------
 
     @property
-    def is_idle(self) -> bool:
+    def may_skip_graphs(self) -> bool:
         """Whether trying graphs may be of no use just now; ``rests`` decides."""
         idle = (
             self._resting
             or self._repeating
-            or self._pending_graphs.waits
+            or self._pending_graphs.is_waiting
             or self._in_a_row >= MANY_MISSES
-            or self.budget.wastes
+            or self.budget.is_wasteful
         )
         return bool(idle) or (self._routes.repeats and not self._counts.speculated)
 
-    def rests(self, share: float) -> bool:
+    def skips_graphs(self, share: float) -> bool:
         """Whether graphs are not even tried on this call.
 
         Reasons: the first graph was not worth its price a few calls ago (a look takes as long as a short call);
         attempts were wasted for too long; the first graph is still being made; there is no time to repeat a call; too
         many calls take the path of a graph that is still being made (then every eighth is tried); or no call has found
-        a graph for long (then every eighth is tried, later fewer). ``share``: see ``PendingGraphs.prevails``.
+        a graph for long (then every eighth is tried, later fewer). ``share``: see
+        ``PendingGraphs.wastes_more_than_it_saves``.
         """
         if self._counts.calls + 1 >= self.again:
             return False
         if self._resting:
-            self._resting = 0 if self.payback.wanted else self._resting - 1
+            self._resting = 0 if self.payback.ignores_price else self._resting - 1
             return self._resting > 0
-        if self.budget.wastes or (self._pending_graphs.is_away and not self._routes.entries):
+        if self.budget.is_wasteful or (self._pending_graphs.is_away and not self._routes.entries):
             return True
-        if self._pending_graphs.hinders:
+        if self._pending_graphs.wastes_runs:
             self._hindered += 1
-            return self._pending_graphs.prevails(share) and self._hindered % TRIED_AGAIN != 0
+            return self._pending_graphs.wastes_more_than_it_saves(share) and self._hindered % TRIED_AGAIN != 0
         if self._repeating and self.given_up:
             return True
         if self._may_repeat and not self.budget.allows("repeat", odds=self._paths.count):
@@ -248,9 +249,9 @@ class LearningPolicy:
             self.give_up(why, True)
         return False
 
-    def may_watch_on(self) -> bool:
+    def may_watch_new_path(self) -> bool:
         """Whether a call on a new path may be watched, so as to learn that path."""
-        if self.given_up or self.closed or self._pending_graphs.waits or self._routes.are_full:
+        if self.given_up or self.closed or self._pending_graphs.is_waiting or self._routes.are_full:
             return False
         return self._has_watches_left and self.has_time()
 

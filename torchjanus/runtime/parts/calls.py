@@ -70,17 +70,17 @@ class Calls:
         raised by the program has no other as its context."""
         if type(result) is Violation:
             part = result.by or route.entries[0]
-            self.learning.violated(part, result)
+            self.learning.record_violation(part, result)
             if self.learning.is_exception(part, result):
                 return self._run_imperatively(args, kwargs, journal)
             made = self._after_violation(args, kwargs, journal)
-            self.learning.charge(part)
+            self.learning.count_violation(part)
             return made
         if type(result) is Failure:
             return self._after_failure(route, result, args, kwargs, journal)
         if result is RAISED:
             return self._run_imperatively(args, kwargs, journal)
-        self.policy.served()
+        self.policy.record_served()
         if self.learning.paths.may_hold_replaced and MAKING.acquire(blocking=False):
             try:
                 self.learning.paths.let_go(args, kwargs)
@@ -93,7 +93,7 @@ class Calls:
             self.close(journal, served=True)  # an entry that was tried before may have made more extern calls
         return result
 
-    def is_due(self, every: int) -> bool:
+    def is_verification_due(self, every: int) -> bool:
         """Whether enough calls were speculated since the last verified call."""
         counts = self.counts
         return counts.speculated >= (every - 1) * (counts.verified + 1)
@@ -118,12 +118,12 @@ class Calls:
             try:
                 result = self._repeat(args, kwargs, journal)
             except Exception as error:
-                self.learning.verified(entry, [f"eager raised {type(error).__name__}: {error}"])
+                self.learning.record_verification(entry, [f"eager raised {type(error).__name__}: {error}"])
                 raise
             # A call without effects may be repeated (see ``Journal.known``): that is no difference.
             harmful = [record for record in made if not record.taken and not (record.harmless and record.undo is None)]
             unmet = [f"{name_of(record.func)} was called, and eager does not" for record in harmful]
-            self.learning.verified(entry, [*unmet, *shadow.differences(result)])
+            self.learning.record_verification(entry, [*unmet, *shadow.differences(result)])
             return result
         return MISS
 
@@ -136,12 +136,12 @@ class Calls:
 
     def by_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the function as it is, and charge its time to the budget."""
-        self.budget.apart = 0.0
+        self.budget.seconds_of_parts = 0.0
         begun = self.budget.clock()
         try:
             return self.native(*args, **kwargs)
         finally:
-            self.budget.by_python(self.budget.clock() - begun)
+            self.budget.record_python_call(self.budget.clock() - begun)
 
     def _repeat(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Run the function as it is, watched if a graph has made extern calls, so that it takes their results from the
@@ -151,8 +151,8 @@ class Calls:
         if found is None:
             return self.by_python(args, kwargs)
         assert journal is not None
-        self.policy.repeated()
-        self.budget.learns("repeat")
+        self.policy.record_repeat()
+        self.budget.begin_learning("repeat")
         return self._watched(found, args, kwargs, journal)[0]
 
     def _watched(
@@ -175,7 +175,7 @@ class Calls:
         for record in journal.close(served):
             self.event_log.record("extern", f"{name_of(record.func)} was called, and the program did not come to it")
 
-    def slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+    def handle_miss(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make a call for which the guards of no entry hold: relax an entry, watch the call, or leave it to Python."""
         learning = self.learning
         semantics: Any = current()
@@ -191,7 +191,7 @@ class Calls:
             return self._run_imperatively(args, kwargs, journal)
         due = self.counts.calls >= self.policy.again and in_force.learns
         if self.policy.given_up and not due:
-            self.policy.missed()
+            self.policy.record_miss()
             return self._run_imperatively(args, kwargs, journal)
         if is_within_run() or not MAKING.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
@@ -199,27 +199,27 @@ class Calls:
             if due:
                 learning.begin_again()
             if self.policy.closed:
-                self.policy.unserved()
+                self.policy.record_unserved()
                 return self._run_imperatively(args, kwargs, journal)
             learning.leave_differentiable()
             if learning.routes.entries:
                 if hindrance():  # a graph for this call would not be right either
                     return self._run_imperatively(args, kwargs, journal)
-            if not in_force.learns and not self.pending_graphs.waits:
+            if not in_force.learns and not self.pending_graphs.is_waiting:
                 return self._without_new_graph(args, kwargs, journal)
             if learning.routes.entries:
                 self.counts.missed += 1
                 learning.routes.dispatch.record_miss(args, kwargs)
-            if self.pending_graphs.waits:
+            if self.pending_graphs.is_waiting:
                 if journal is not None and journal.records:
-                    self.pending_graphs.wasted()
+                    self.pending_graphs.record_wasted_run()
                 self.finished_graphs.take_up()
                 return self._run_imperatively(args, kwargs, journal)
             if not self.policy.has_time():
                 route = self._relax(args, kwargs, journal) if self.policy.may_relax() else None
                 if route is not None:
                     return self._retry(route, args, kwargs, journal, watching=False)
-                self.policy.missed()
+                self.policy.record_miss()
                 return self._run_imperatively(args, kwargs, journal)
             return self._learn_from(args, kwargs, journal)
         finally:
@@ -238,7 +238,7 @@ class Calls:
                 f'The stance is {in_force.name}; stance("default") lets graphs be made.'
             )
         self.counts.missed += bool(self.learning.routes.entries)
-        self.policy.missed()
+        self.policy.record_miss()
         return self._run_imperatively(args, kwargs, journal)
 
     def _learn_from(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
@@ -247,7 +247,7 @@ class Calls:
             route = self._relax(args, kwargs, journal)
             if route is not None:
                 return self._retry(route, args, kwargs, journal)
-        if self.pending_graphs.waits or not self.policy.may_watch():
+        if self.pending_graphs.is_waiting or not self.policy.may_watch():
             return self._run_imperatively(args, kwargs, journal)
         return self._watch(args, kwargs, journal)
 
@@ -259,7 +259,7 @@ class Calls:
             with uncollected():
                 return self.learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
         except Exception as error:
-            self.policy.fault(error)
+            self.policy.record_fault(error)
             return None
 
     def _retry(
@@ -281,12 +281,12 @@ class Calls:
 
     def _after_violation(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make the call by Python, watched if another path is worth learning."""
-        if self.pending_graphs.waits:
+        if self.pending_graphs.is_waiting:
             self.finished_graphs.take_up()
             return self._run_imperatively(args, kwargs, journal)
         if not in_force.learns and not self.policy.given_up and not self.policy.closed:
             return self._without_new_graph(args, kwargs, journal)
-        if not self.policy.may_watch_on() or is_within_run() or hindrance():
+        if not self.policy.may_watch_new_path() or is_within_run() or hindrance():
             return self._run_imperatively(args, kwargs, journal)
         if not MAKING.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
@@ -300,8 +300,8 @@ class Calls:
         found = target_of(self.fn, self.event_log, self.policy)
         if found is None:
             return self._run_imperatively(args, kwargs)
-        self.policy.watching()
-        self.budget.learns("watch")
+        self.policy.record_watch()
+        self.budget.begin_learning("watch")
         if self.counts.watched == 1 and not self.budget.bound.is_set:
             make_ready(self.learning.routes.executor, self.budget, graphs=False)
         elif self.counts.watched == 2:
@@ -318,7 +318,7 @@ class Calls:
                 if self.counts.watched == 1 and self.learning.payback.is_due:
                     make_ready(self.learning.routes.executor, self.budget, graphs=False)
         except Exception as error:
-            self.policy.fault(error)
+            self.policy.record_fault(error)
         return result
 
     def _after_failure(
@@ -337,7 +337,7 @@ class Calls:
             raise error
         # The graph raised, and changed nothing: eager decides whether the program raises, too.
         if entry.errors >= TRUSTED_ERRORS:
-            self.learning.raised(entry, error)
+            self.learning.record_raise(entry, error)
             return self._run_imperatively(args, kwargs, journal)
         return self._after_suspect(route, entry, error, args, kwargs, journal)
 
@@ -357,20 +357,20 @@ class Calls:
         if found is None or not MAKING.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         self.counts.watched += 1
-        self.budget.learns("suspect")
+        self.budget.begin_learning("suspect")
         try:
             result, trace = self._watched(found, args, kwargs, journal)
         except BaseException:
-            self.learning.raised(entry, error)
+            self.learning.record_raise(entry, error)
             raise
         finally:
             MAKING.release()
         learning = self.learning
         if trace.failures:
-            learning.raised(entry, error)
+            learning.record_raise(entry, error)
         elif all(contradicted(path, trace) for path in route.entries):
-            learning.decided_otherwise(entry, trace, args, kwargs)
+            learning.record_other_decision(entry, trace, args, kwargs)
         else:
-            self.policy.fault(error)
+            self.policy.record_fault(error)
             learning.drop(entry, f"its graph raised {type(error).__name__} where eager does not")
         return result

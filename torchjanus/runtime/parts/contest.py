@@ -157,7 +157,7 @@ class Contest:
         result = self._make(COEXECUTION, args, kwargs)
         overhead = max(self._clock() - begun - budget.eager, 0.0) if budget.eager else 0.0
         budget.charge(kind(), overhead)
-        budget.apart += overhead
+        budget.seconds_of_parts += overhead
         return result
 
     def _later(self) -> None:

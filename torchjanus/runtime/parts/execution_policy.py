@@ -83,9 +83,7 @@ class ExecutionPolicy:
         self._python = math.inf  # seconds of a call by Python, by that measurement
         self._longer = 0  # consecutive calls that have taken much longer
 
-    def trial(
-        self, speculated: int, engines: Sequence[Engine], kind: Callable[[], object] = lambda: 0
-    ) -> bool | None:
+    def trial(self, speculated: int, engines: Sequence[Engine], kind: Callable[[], object] = lambda: 0) -> bool | None:
         """Return who makes this call: Python (True), or a graph (False; None where the call is not timed). ``kind``
         returns what calls the call may be compared with, None if no graph will make it; it is called only while a
         measurement goes on."""
@@ -134,7 +132,7 @@ class ExecutionPolicy:
         self._measured = None
         self.due = speculated + FIRST
 
-    def by_python(self, seconds: float, speculated: int) -> None:
+    def record_python_call(self, seconds: float, speculated: int) -> None:
         """Record the time of a call that Python made because it was faster. If calls have become much longer (a replay
         buffer is full enough to train), graphs are looked for again."""
         if seconds > LONG and self.due == FIRST:
@@ -145,7 +143,7 @@ class ExecutionPolicy:
             self._measured = None
             self.due = speculated + FIRST
 
-    def took(self, python: bool, seconds: float, speculated: int, kind: object = None) -> None:
+    def record_timed_call(self, python: bool, seconds: float, speculated: int, kind: object = None) -> None:
         """Record the time of a call that belongs to the current measurement. ``kind``: of the call, if it is not the
         latest one."""
         kind = self.kind if kind is None else kind
@@ -167,7 +165,7 @@ class ExecutionPolicy:
         if plain or count >= (MANY if doubtful else PAIRS):
             self._conclude(by_python, by_graphs, speculated)
 
-    def untimed(self, speculated: int) -> None:
+    def record_untimed(self, speculated: int) -> None:
         """Record that no graph could make the call that was to be timed."""
         self._untimed += 1
         timed = sum(len(times.python) + len(times.graphs) for times in list(self._kinds.values()))

@@ -46,13 +46,13 @@ class FinishedGraphs:
         """Use a graph that was made in another process, if it is there."""
         with room(), uncollected(kept=True):
             try:
-                self._pending_graphs.go_on()
+                self._pending_graphs.resume()
             except Exception as error:
-                self._policy.fault(error)
+                self._policy.record_fault(error)
 
     def wait(self) -> None:
         """Return when no graph is being made in another process."""
-        while self._pending_graphs.waits:
+        while self._pending_graphs.is_waiting:
             self._pending_graphs.remote.wait()
             with MAKING:
                 self._go_on()

@@ -56,7 +56,7 @@ class Part:
         "execution_policy",
         "fn",
         "learning",
-        "rest",
+        "skipped_calls",
     )  # fmt: skip
 
     def __init__(
@@ -85,7 +85,7 @@ class Part:
         self._routes = learning.routes
         self._policy = learning.policy
         self._verify = verify
-        self.rest = 0  # so many of the next calls are Python's, and nothing is looked at
+        self.skipped_calls = 0  # so many of the next calls are Python's, and nothing is looked at
         self._clocked = TIMED  # so many of the next calls are timed from their beginning
         self._ticks: deque[tuple[int, int, int]] = deque(maxlen=MAX_TICKS)
 
@@ -146,26 +146,26 @@ class Part:
         if self._counts.speculated >= execution_policy.due and current() is None:
             if execution_policy.rest:
                 execution_policy.rest -= 1
-                self._let_rest()
+                self._skip_next_calls()
                 return self._by_python(args, kwargs)
-            return self._paced(args, kwargs)
+            return self._call_measured(args, kwargs)
         return self._by_graph(args, kwargs)
 
-    def unlooked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_unobserved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make one of the calls that ``rest`` counts. To look at a call takes a few percent of a short one."""
-        self.rest -= 1
+        self.skipped_calls -= 1
         self._counts.calls += 1
         self._counts.imperative += 1
-        self._budget.untimed += 1
+        self._budget.unsettled_untimed += 1
         return self.calls.native(*args, **kwargs)
 
-    def _let_rest(self) -> None:
+    def _skip_next_calls(self) -> None:
         """Leave the next few calls to Python. Not where what is part of which call must not depend on the clock, or
         where some of the statements are Python's anyway."""
-        if self._budget.limited and not self._budget.is_due and self.before is None and self.after is None:
-            self.rest = UNLOOKED
+        if self._budget.limited and not self._budget.times_next_call and self.before is None and self.after is None:
+            self.skipped_calls = UNLOOKED
 
-    def _paced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_measured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call by Python or by a graph, whichever is faster, and time it if a measurement is going on."""
         counts, execution_policy, routes = self._counts, self.execution_policy, self._routes
         if self._policy.given_up:
@@ -180,23 +180,25 @@ class Part:
         seconds = _now() - started
         if python or counts.speculated > speculated:
             took = functools.partial(
-                self._took, execution_policy.measurement, execution_policy.kind, bool(python), seconds
+                self._record_timed_call, execution_policy.measurement, execution_policy.kind, bool(python), seconds
             )
             if self._backward.follow(result, took):
                 execution_policy.timed = "a call and its backward pass"
             else:
                 took(0.0)
         else:
-            execution_policy.untimed(counts.speculated)
+            execution_policy.record_untimed(counts.speculated)
         return result
 
-    def _took(self, measurement: object, kind: object, python: bool, seconds: float, backward: float) -> None:
+    def _record_timed_call(
+        self, measurement: object, kind: object, python: bool, seconds: float, backward: float
+    ) -> None:
         """Record the time of a call, and of its backward pass, which may end when the measurement is over."""
         if measurement is not None and self.execution_policy.measurement is measurement:
-            self.execution_policy.took(python, seconds + backward, self._counts.speculated, kind)
+            self.execution_policy.record_timed_call(python, seconds + backward, self._counts.speculated, kind)
             found = self._budget.share = self.execution_policy.found
             if found is not None:
-                self.learning.payback.made(found)
+                self.learning.payback.record_graph(found)
 
     def _backward_untimed(self) -> None:
         """Compare calls without their backward passes from now on."""
@@ -210,27 +212,27 @@ class Part:
         self._counts.calls += 1
         self._counts.imperative += 1
         budget = self._budget
-        if budget.is_due:
-            before = budget.python
+        if budget.times_next_call:
+            before = budget.python_seconds
             try:
                 return self.calls.by_python(args, kwargs)
             finally:
-                self.execution_policy.by_python(budget.python - before, self._counts.speculated)
-        budget.untimed += 1
+                self.execution_policy.record_python_call(budget.python_seconds - before, self._counts.speculated)
+        budget.unsettled_untimed += 1
         return self.calls.native(*args, **kwargs)
 
     def _by_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call by a graph, if there is one for it."""
         policy, routes = self._policy, self._routes
-        if policy.is_idle and policy.rests(self.execution_policy.share) and current() is None:
-            self._let_rest()
+        if policy.may_skip_graphs and policy.skips_graphs(self.execution_policy.share) and current() is None:
+            self._skip_next_calls()
             return self._by_python(args, kwargs)
         self._counts.calls += 1
-        budget, made, python = self._budget, False, self._budget.python
+        budget, made, python = self._budget, False, self._budget.python_seconds
         begun = budget.clock() if self._clocked else None
         journal = Journal() if routes.journaled else None
         try:
-            if self._verify and self.calls.is_due(self._verify):
+            if self._verify and self.calls.is_verification_due(self._verify):
                 result = self.calls.verify(args, kwargs, journal)
                 if result is not MISS:
                     made = True  # the user asked for verification: its time is no overhead
@@ -249,7 +251,7 @@ class Part:
             begun = budget.clock() if begun is None else begun
             if violated is not None:
                 return self.calls.finish(*violated, args, kwargs, journal)
-            return self.calls.slow(args, kwargs, journal)
+            return self.calls.handle_miss(args, kwargs, journal)
         except BaseException:
             if journal is not None:
                 self.calls.close(journal)  # an interrupt came between two parts of a graph
@@ -259,12 +261,12 @@ class Part:
                 self._clocked -= self._clocked > 0
             elif current() is None:
                 self._clocked = TIMED
-                budget.took(0.0 if begun is None else budget.clock() - begun, budget.python - python)
+                budget.record_call(0.0 if begun is None else budget.clock() - begun, budget.python_seconds - python)
 
     def wait(self) -> None:
         """Return when no compilation is pending. From now on no graph waits until it is worth its price."""
-        self.learning.payback.wanted = True
-        self.rest = 0
+        self.learning.payback.ignores_price = True
+        self.skipped_calls = 0
         self.calls.finished_graphs.wait()
         for route in self._routes:
             for engine in route.engines:
@@ -297,7 +299,7 @@ class Part:
             if len(ticks) == 4:
                 self._ticks.append((ticks[1] - ticks[0], ticks[2] - ticks[1], ticks[3] - ticks[2]))
             return result
-        return self.calls.slow(args, kwargs, journal)
+        return self.calls.handle_miss(args, kwargs, journal)
 
 
 def _now() -> float:

@@ -34,8 +34,8 @@ FREE_SECONDS = 1.0  # length of a window, at least
 FREE_CALLS = 10  # length of a window in calls in eager, at least
 SHARE = 0.06  # of the time that calls take in eager is paid in
 BURST = 0.05  # of a window: what the account holds; with the share it makes 15 % of a second at most, see WASTED
-# of a window may be wasted attempts of graphs whatever the balance is; the same share of the time is paid in, half of it
-# later on
+# of a window may be wasted attempts of graphs whatever the balance is; the same share of the time is paid in, later on
+# half of it
 WASTED = 0.02
 AT_ONCE = 0.1  # of a window, and what graphs save in it, may be spent at once: more has to be saved up for longer
 LONGER = 3  # times the price, for what is spent in one piece
@@ -87,15 +87,15 @@ class Budget:
     ) -> None:
         self.clock = clock
         self._account = account
-        self.apart = 0.0  # seconds that parts have taken for learning, since Python began the current call
+        self.seconds_of_parts = 0.0  # seconds that parts have taken for learning, since Python began the current call
         self.limited = limited
-        self.served = 0  # calls that graphs have made and that are not in the account yet
-        self.untimed = 0  # calls that Python has made unwatched and untimed
-        self.python = 0.0  # seconds that Python has taken for unwatched calls
+        self.unsettled_served = 0  # calls that graphs have made and that are not in the account yet
+        self.unsettled_untimed = 0  # calls that Python has made unwatched and untimed
+        self.python_seconds = 0.0  # seconds that Python has taken for unwatched calls
         self.share: float | None = (
             None  # the time of a call by a graph as a share of that of a call by Python, if measured
         )
-        self.wastes = False  # whether wasted attempts of graphs have taken too long
+        self.is_wasteful = False  # whether wasted attempts of graphs have taken too long
         self._begun = account is not None  # the first call of a part is not free
         self._unaccounted = 0.0  # seconds of calls by Python before the account was opened
         self._first = 0.0  # seconds of the first call
@@ -128,9 +128,9 @@ class Budget:
         return self._account is not None
 
     @property
-    def is_due(self) -> bool:
+    def times_next_call(self) -> bool:
         """Whether the next call by Python has to be timed; otherwise the caller adds it to ``untimed``."""
-        return self.untimed >= TIMED or self._times[1] < LATEST // 2
+        return self.unsettled_untimed >= TIMED or self._times[1] < LATEST // 2
 
     @property
     def longest_watch(self) -> float:
@@ -141,16 +141,16 @@ class Budget:
 
     # -- what calls have taken ------------------------------------------------------------------------------------
 
-    def before(self, calls: int, seconds: float, each: float | None = None) -> None:
+    def record_earlier_calls(self, calls: int, seconds: float, each: float | None = None) -> None:
         """Record calls by Python before the account was opened: nothing is paid in for them. ``each``: the time of a
         typical one."""
         self._times = (seconds if each is None else calls * each, calls)
         self._unaccounted = seconds
 
-    def by_python(self, seconds: float) -> None:
+    def record_python_call(self, seconds: float) -> None:
         """Record that Python made a call, or the rest of one, unwatched."""
-        self.python += seconds
-        seconds, self.apart = max(seconds - self.apart, 0.0), 0.0
+        self.python_seconds += seconds
+        seconds, self.seconds_of_parts = max(seconds - self.seconds_of_parts, 0.0), 0.0
         total, count = self._times
         if count == len(self._first_times) < FIRST_CALLS:
             self._first_times.append(seconds)
@@ -161,10 +161,10 @@ class Budget:
             self._times = (total / 2 + seconds, count // 2 + 1) if count >= LATEST else (total + seconds, count + 1)
         self._elapsed += seconds
         self._pay_in(seconds)
-        if self.untimed:
+        if self.unsettled_untimed:
             self._settle()
 
-    def took(self, seconds: float, python: float) -> None:
+    def record_call(self, seconds: float, python: float) -> None:
         """Record a call that was not made by a graph alone. ``python``: seconds of it in which Python made it
         unwatched."""
         kind, self._kind = self._kind, ""
@@ -183,7 +183,7 @@ class Budget:
         self._charge(overhead - within, wasted=not kind and bool(python))
         self._elapsed += seconds - python - within
 
-    def learns(self, kind: str) -> None:
+    def begin_learning(self, kind: str) -> None:
         """Record what is learnt in the current call."""
         self._kind = kind
 
@@ -196,7 +196,7 @@ class Budget:
             if in_call:
                 self._within += seconds
 
-    def came_of_it(self, useful: bool) -> None:
+    def record_usefulness(self, useful: bool) -> None:
         """Record whether the last watched run was useful: whether it took the path of an earlier one."""
         self._alike = useful
         self._useless = 0 if useful else min(self._useless + 1, MAX_BACK_OFF)
@@ -206,7 +206,7 @@ class Budget:
         """Forget how many runs were useless: something else is learnt from now on."""
         self._useless = self._skipped = 0
 
-    def sink(self, seconds: float) -> None:
+    def record_cost_outside(self, seconds: float) -> None:
         """Record what learning has cost outside of the calls; that of a part is not counted."""
         if self._account is None:
             self.bound.sunk += seconds
@@ -326,12 +326,12 @@ class Budget:
             self._overhead -= back
             self._free = min(self._free, self._overhead)
             self._level += back
-        if self.untimed:
-            seconds, self.untimed = self.untimed * eager, 0
+        if self.unsettled_untimed:
+            seconds, self.unsettled_untimed = self.unsettled_untimed * eager, 0
             self._elapsed += seconds
             self._pay_in(seconds)
-        if eager and self.served:
-            served, self.served = self.served, 0
+        if eager and self.unsettled_served:
+            served, self.unsettled_served = self.unsettled_served, 0
             seconds = served * eager
             share = 1.0 if self.share is None else self.share
             self._elapsed += share * seconds
@@ -360,14 +360,14 @@ class Budget:
         # What was wasted once must not keep graphs from serving for long: its share fades to a half only.
         wasted = max(min(self._wasted, 0.0), self._wasted - WASTED * max(fading, 0.5) * eager) - saved
         self._wasted = max(wasted, -BURST * self.window)
-        if self.wastes and self._wasted <= 0.5 * WASTED * self.window:
-            self.wastes = False
+        if self.is_wasteful and self._wasted <= 0.5 * WASTED * self.window:
+            self.is_wasteful = False
 
     def _charge(self, overhead: float, wasted: bool = False) -> None:
         """Charge ``overhead`` seconds. ``wasted``: for an attempt of a graph that was of no use."""
         self._overhead += overhead
         if self._account is not None:
-            self._account.apart += overhead
+            self._account.seconds_of_parts += overhead
             self._account._elapsed += overhead
             self._account._charge(overhead)
         if self.is_free:
@@ -378,4 +378,4 @@ class Budget:
             self._lately.append((self._elapsed + overhead, overhead))
         if wasted:
             self._wasted += overhead
-            self.wastes = self._wasted > WASTED * self.window
+            self.is_wasteful = self._wasted > WASTED * self.window

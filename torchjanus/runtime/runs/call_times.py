@@ -60,7 +60,7 @@ class CallTimes:
         self._until = -math.inf  # its end
         self._recent: dict[str, deque[float]] = {kind: deque(maxlen=RECENT) for kind in KINDS}
 
-    def took(self, number: int, kind: str, begun: float, ended: float) -> None:
+    def record(self, number: int, kind: str, begun: float, ended: float) -> None:
         """Record a call, and the unrecorded ones before it as calls like it."""
         like, self._like = self._like, 1
         counts = self._bin.get(kind) if begun < self._until else None
@@ -75,13 +75,13 @@ class CallTimes:
         else:
             self.latest.append(timed)
             if ended - begun < SHORT and kind in SERVED:
-                self.skip(SKIPPED)
+                self.skip_next(SKIPPED)
         if kind not in SERVED:
             self.unserved.append(timed)
         elif self.served is None:
             self.served = timed
 
-    def skip(self, calls: int) -> None:
+    def skip_next(self, calls: int) -> None:
         """Record no more of so many calls than that they are like the latest one."""
         self.skips, self._like = calls, calls + 1
 

@@ -69,7 +69,7 @@ class Payback:
         self._budget = budget
         self._is_full = is_full
         self._experience = experience
-        self.wanted = False  # whether the user waits for graphs, whatever they cost
+        self.ignores_price = False  # whether the user waits for graphs, whatever they cost
         self._operations = 0  # of the latest watched call
         self._rest: float | None = None
         self._asked = False
@@ -82,22 +82,22 @@ class Payback:
             self._asked, self._earlier = True, self._experience()
         return self._earlier
 
-    def made(self, share: float | None = None) -> None:
+    def record_graph(self, share: float | None = None) -> None:
         """Keep for later runs that a graph was made, and ``share``, the time of its calls as a share of eager's, if
         that was measured. Nothing is kept of steps that are not deferred."""
         if share is None:
             self._rest = self._budget.overhead.seconds
         if share is None and not (self.earlier is not None and self.earlier.made):
-            self._budget.sink(self._operations * LOWERED * BESIDE)  # the calls beside it were slower
+            self._budget.record_cost_outside(self._operations * LOWERED * BESIDE)  # the calls beside it were slower
         if self._asked and self._earlier is not None:
             self._earlier.keep(share)
 
-    def watched(self, operations: int) -> None:
+    def record_watch(self, operations: int) -> None:
         """Note that a call of so many operations was watched."""
         self._operations = operations
 
     @property
-    def rest(self) -> float:
+    def seconds_to_graph(self) -> float:
         """Seconds that learning took from the first watched call until there was a graph; what is expected, if there is
         none yet."""
         prospect = self.prospect()
@@ -116,7 +116,7 @@ class Payback:
     @property
     def _limits(self) -> bool:
         """Whether graphs may have to wait at all."""
-        return self._budget.limited and not self._budget.is_of_part and not self.wanted
+        return self._budget.limited and not self._budget.is_of_part and not self.ignores_price
 
     @property
     def decides(self) -> bool:
@@ -142,7 +142,7 @@ class Payback:
         prospect = self.prospect()
         if not self._limits or prospect is None:
             return False
-        share, price = self._budget.share, max(self.rest, self._budget.price)
+        share, price = self._budget.share, max(self.seconds_to_graph, self._budget.price)
         saving = prospect.saving if share is None else 1.0 - share
         saved = calls * self._budget.eager * saving
         return saved >= AGAIN * factor * price and self._budget.bound.affords(price)
