@@ -188,7 +188,8 @@ def main() -> int:
         ratio, again = ratio_of(plain, made), ratio_of(plain, later)
         steps = served((later or made)[-1].report)
         rows.append({
-            "script": name, "given": " ".join(given), "equal": equal, "plain seconds": round(statistics.median(one.seconds for one in plain), 1),
+            "script": name, "given": " ".join(given), "equal": equal,
+            "plain seconds": round(statistics.median(one.seconds for one in plain), 1),
             "ratio": ratio, "second run": again, "torch.compile": ratio_of(plain, compiled), "steps": steps,
             "left": made[-1].report["left"],
         })  # fmt: skip
