@@ -45,7 +45,7 @@ def reptile():
     return Program(step, inputs(), state=model)
 
 
-@program()
+@program(slow=True)
 def tasks_of_first_order():
     """Gradients of copies, handed to what they are copies of."""
     model = net()
