@@ -214,6 +214,24 @@ def deletes(a: int) -> Any:
     return b
 
 
+def a_handler_deletes(a: int) -> Any:
+    error = a
+    try:
+        int("a")
+    except ValueError as error:
+        pass
+    return error
+
+
+def a_handler_in_a_loop_deletes(a: int) -> Any:
+    for _ in range(a):
+        try:
+            int("a")
+        except ValueError as a:
+            pass
+    return a
+
+
 def lets_go(a: int) -> Any:
     b = [a]
     del b
@@ -254,7 +272,8 @@ def yields(a: int) -> Any:
     [
         (may_not_be_set, 1), (may_not_be_set, 2), (looks_at_its_frame, 1),
         (only_some_iterations_set_it, 1), (only_some_iterations_set_it, 2),
-        (deletes, 2), (lets_go, 1), (a_function_sees_it_change, 2),
+        (deletes, 2), (a_handler_deletes, 2), (a_handler_in_a_loop_deletes, 1),
+        (lets_go, 1), (a_function_sees_it_change, 2),
         (a_function_changes_it, 1), (a_generator_looks_later, 1),
         (yields, 1), (plain, 0), (plain, 5),
     ],

@@ -7,7 +7,17 @@ import textwrap
 
 import pytest
 
-from torchjanus.rewrite.liveness import Around, around_body, bound, captured, certain, live_before, read_by
+from torchjanus.rewrite.liveness import (
+    Around,
+    around_body,
+    bound,
+    captured,
+    certain,
+    live_before,
+    read_by,
+    set_after,
+    unset,
+)
 
 LIVE = {  # statements, what is live behind them, what is live before them
     "straight": ("a = b\nc = a", "c", "b"),
@@ -56,12 +66,23 @@ CERTAIN = {
     "with torch.no_grad() as g:\n    a = 1": "g a",
     "with m() as g:\n    a = 1": "g",
     "import a.b, c as d\ndef f(): pass": "a d f",
+    "a = b = 1\ndel a": "b",
+    "a = b = 1\nfor x in xs:\n    if x: del a": "b",
+    "a = e = 1\nwhile t:\n    try: f()\n    except E as e: pass": "a",
+    "a = e = 1\ntry: f()\nexcept* E as e: pass": "a",
+    "def a():\n    del b\nb = 1": "a b",
 }
 
 
 @pytest.mark.parametrize(("source", "names"), CERTAIN.items())
 def test_what_is_set_for_certain(source: str, names: str) -> None:
     assert certain(ast.parse(source).body) == set(names.split())
+
+
+def test_what_statements_may_unset() -> None:
+    body = ast.parse("del a[0], b\nif t:\n    try: f()\n    except E as e: pass\nc = 1").body
+    assert unset(body) == {"b", "e"}
+    assert set_after({"a", "b", "e"}, body) == {"a", "c"}
 
 
 def test_names() -> None:

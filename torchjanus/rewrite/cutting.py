@@ -17,7 +17,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from torchjanus.core.errors import SourceUnavailable
-from torchjanus.rewrite.liveness import INNER, bound, certain, within
+from torchjanus.rewrite.liveness import INNER, bound, set_after, within
 from torchjanus.rewrite.source import Found, adopt, compile_alone, find
 from torchjanus.rewrite.syntax.sites import location_of
 from torchjanus.rewrite.syntax.walk import place
@@ -132,12 +132,13 @@ def _live_out(node: ast.FunctionDef, count: int, code: CodeType) -> list[str] | 
     if captured(first) & bound(rest):
         return None
     parameters = code.co_varnames[: _parameters(code)]
-    sure, used = certain(first), _mentioned(rest)
+    sure, used = set_after(parameters, first), _mentioned(rest)
     if any(isinstance(part, ast.Delete) and bound([part]) & bound(first) for part in within(rest)):
         return None  # the object should be destroyed, but the caller of the rest still holds it
-    if (bound(first) - sure - set(parameters) - elsewhere) & used:
+    if (bound(first) - sure - elsewhere) & used:
         return None
-    return [*parameters, *sorted(sure - set(parameters) - elsewhere)]
+    kept = [name for name in parameters if name in sure]
+    return [*kept, *sorted(sure - set(parameters) - elsewhere)]
 
 
 def declarations(statements: Sequence[ast.stmt]) -> list[ast.Global | ast.Nonlocal]:

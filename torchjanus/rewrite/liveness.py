@@ -9,12 +9,12 @@ under-approximated.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 __all__ = [
     "INNER", "Around", "around_body", "bound", "captured", "certain", "lets_errors_out", "live_before", "parameters_of",
-    "read_by", "targets", "within",
+    "read_by", "set_after", "targets", "unset", "within",
 ]  # fmt: skip
 
 INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -70,6 +70,24 @@ def bound(statements: Sequence[ast.AST]) -> set[str]:
     return names
 
 
+def unset(statements: Sequence[ast.AST]) -> set[str]:
+    """Return the variables that may be bound to nothing after these statements, having been bound before: deleted ones,
+    and those of exception handlers, which Python deletes."""
+    names: set[str] = set()
+    for node in within(statements):
+        match node:
+            case ast.Name(ctx=ast.Del()):
+                names.add(node.id)
+            case ast.ExceptHandler() if node.name is not None:
+                names.add(node.name)
+    return names
+
+
+def set_after(before: Iterable[str], statements: Sequence[ast.stmt]) -> frozenset[str]:
+    """Return the variables that are set for certain after these statements, given those that are ``before`` them."""
+    return frozenset({*before} - unset(statements) | certain(statements))
+
+
 def certain(statements: Sequence[ast.stmt]) -> set[str]:
     """Return the variables that are set for certain after these statements."""
     names: set[str] = set()
@@ -96,7 +114,7 @@ def certain(statements: Sequence[ast.stmt]) -> set[str]:
                 paths = [certain([*node.body, *node.orelse])]
                 paths += [certain(handler.body) for handler in node.handlers]
                 names |= set.intersection(*paths) | certain(node.finalbody)
-                names -= {handler.name for handler in node.handlers if handler.name}
+        names -= unset([node])
     return names
 
 

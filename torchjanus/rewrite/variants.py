@@ -25,6 +25,8 @@ from torchjanus.rewrite.liveness import (
     lets_errors_out,
     live_before,
     parameters_of,
+    set_after,
+    unset,
     within,
 )
 from torchjanus.rewrite.source import Found, adopt, compile_alone, filled, find
@@ -224,7 +226,7 @@ class _Search:
         """Collect the runs inside of a compound statement."""
         statement = statements[number]
         outer = replace(around, after=live_before(statements[number + 1 :], around))
-        before = set_ | certain(statements[:number])
+        before = set_after(set_, statements[:number]) - unset([statement])  # an iteration may unset it for the next
         body = around_body(statement, outer)
         match statement:
             case ast.For():
@@ -272,7 +274,7 @@ class _Search:
         inside = statements[begin:end]
         if not any(isinstance(node, ast.Call) for node in within(inside)):
             return None
-        before = set_ | certain(statements[:begin])
+        before = set_after(set_, statements[:begin])
         after = live_before(statements[end:], around)
         changed = bound(inside) & self._own
         mentioned = {part.id for node in inside for part in ast.walk(node) if isinstance(part, ast.Name)}
@@ -281,6 +283,8 @@ class _Search:
         if changed & around.on_error or captured(inside) & self._own:
             return None
         outputs = changed & (after | around.on_error)
+        if outputs & unset(inside):
+            return None
         unsure = outputs - certain(inside)
         inputs = (live_before(inside, Around()) & self._own) | unsure
         if not inputs <= before:

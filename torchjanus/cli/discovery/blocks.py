@@ -40,7 +40,9 @@ from torchjanus.rewrite.liveness import (
     certain,
     live_before,
     parameters_of,
+    set_after,
     targets,
+    unset,
     within,
 )
 from torchjanus.rewrite.syntax.sites import Location, location_of
@@ -140,7 +142,7 @@ def _variables_of(candidate: Candidate, scope: ast.FunctionDef, block: Block, tr
     entry = live_before(body, around) & (variables | enclosing)
     given = sorted(entry & (reads_of(body) | own))
     kept = sorted(own & (around.after | around.on_break))
-    if gone := sorted({name for node in body for name in _deleted(node)} & {*given, *kept}):
+    if gone := sorted(unset(body) & {*given, *kept}):
         raise NotOutlined(f"it deletes the variable {gone[0]}, which is used outside of it")
     unbound = sorted(name for name in given if name in variables and name not in have)
     if unbound and "NameError" in bound([*tree.body, *scope.body]):
@@ -220,9 +222,9 @@ def _at(
             return around_body(sought, outer), have | (targets(node.target) if isinstance(node, ast.For) else set())
         for block, more in _blocks(node):
             inside = around_body(node, outer) if block is getattr(node, "body", None) else outer
-            if (found := _at(sought, block, inside, have | more)) is not None:
+            if (found := _at(sought, block, inside, have - unset([node]) | more)) is not None:
                 return found
-        have = (have | certain([node])) - _deleted(node)
+        have = {*set_after(have, [node])}
     return None
 
 
@@ -244,10 +246,6 @@ def _blocks(node: ast.stmt) -> Iterator[tuple[Sequence[ast.stmt], set[str]]]:
             yield node.orelse, certain(node.body)
         case ast.Try() | ast.TryStar():
             yield node.body, set()
-
-
-def _deleted(node: ast.AST) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Del)}
 
 
 def _changing(scope: ast.FunctionDef, block: Block) -> set[str]:

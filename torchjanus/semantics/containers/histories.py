@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchjanus.core.access_path import numbers_of
-from torchjanus.core.kinds import isinstance
+from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.containers.shadows import Shadows
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.values import Traced, plain
@@ -40,6 +40,8 @@ def summary(recording: Recording, shadows: Shadows, fn: Any, values: Any) -> Any
         numbers = numbers_of(before)
     except TypeError:
         return None
+    if is_one_of(fn, (min, max)) and any(type(plain(part)) is not type(numbers[0]) for part in new):
+        return None  # the class of the result would depend on which is picked
     symbols = (part.expr if isinstance(part, Traced) else part for part in new)
     expr = recording.numbers(access_path, numbers)
     maxlen = None if shadow is None else shadow.maxlen

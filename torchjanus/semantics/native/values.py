@@ -20,6 +20,7 @@ from torchjanus.semantics.known.foreign import is_foreign_object
 from torchjanus.semantics.known.natives import COMPUTING, HASHING
 from torchjanus.semantics.native.comparisons import compares_by_python
 from torchjanus.semantics.native.containers import CONTAINERS, as_given
+from torchjanus.semantics.native.number_classes import hold_class, picks_among_classes
 from torchjanus.semantics.native.paired_iterators import paired
 from torchjanus.semantics.native.texts import Texts
 from torchjanus.trace.values import Apply, Traced, plain
@@ -50,7 +51,11 @@ class NativeValues(Texts):
                 return self.framework.call(getattr(torch.Tensor, f"__{fn.__name__}__"), args, {})
             return self.out(fn, *args, **kwargs)
         if any(isinstance(a, Traced) for a in args) and not kwargs:
+            if picks_among_classes(fn, args):
+                return self.extreme(fn, list(args), None)
             value = self.out(fn, *map(plain, args))
+            if not hold_class(self.recording, fn, args, value):
+                return self.out(fn, *(self._pinned(a, f"read by {fn.__name__}()") for a in args))
             if fn is divmod:
                 pair = tuple(a.expr if isinstance(a, Traced) else a for a in args)
                 return tuple(self.recording.computed(v, f, *pair) for v, f in zip(value, _DIVMOD, strict=True))

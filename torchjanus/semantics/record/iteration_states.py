@@ -13,6 +13,7 @@ import torch
 from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.record.marks import ContentMarks
+from torchjanus.semantics.record.variables import UNBOUND
 from torchjanus.semantics.record.write_record import WriteRecord
 from torchjanus.trace.actions import InvokeOp
 from torchjanus.trace.events import Trace
@@ -38,6 +39,8 @@ def _described(value: Any) -> Any:
         return (type(value).__name__, value)
     if isinstance(value, int | float | str | type(None)):
         return ("value", token_of(value))
+    if value is UNBOUND:
+        return ("unbound", None)
     if isinstance(value, ContentMarks):
         return ("marks", value.token)
     return ("object", value.kind, value.number)

@@ -19,7 +19,7 @@ from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.record.liveness import live_after
 from torchjanus.semantics.record.marks import KNOWN, VALUES, AppendOnlyList, ContentMarker, ContentMarks, attributes_of
 
-__all__ = ["MANY", "OURS", "Other", "all_variables", "frames_of_program", "variables", "variables_of"]
+__all__ = ["MANY", "OURS", "UNBOUND", "Other", "all_variables", "frames_of_program", "variables", "variables_of"]
 
 DEEP = 3
 MANY = 64  # limit on the elements of a container that is inspected
@@ -29,6 +29,16 @@ _FIRST = ("torchjanus.semantics.watch.run", "_watched")  # frames further out ar
 _EXPOSING_LOCALS = frozenset(
     {"locals", "vars", "dir", "eval", "exec", "_getframe"}
 )  # their callers may hold the frame's dictionary itself
+
+
+class _Unbound:
+    """What a variable holds to which nothing is bound, or not any more: ``del x``, the end of ``except ... as x``."""
+
+    def __repr__(self) -> str:
+        return "unbound"
+
+
+UNBOUND = _Unbound()
 
 
 class Other:
@@ -112,9 +122,11 @@ def all_variables(
             continue
         live = live_after(frame.f_code, frame.f_lasti)
         given = frame.f_code.co_freevars if not depth else ()  # cells of the step function's maker
-        for name, value in variables_of(frame).items():
+        held = variables_of(frame)
+        for name, value in held.items():
             if name in live:
                 snapshot.look((depth, name), value, DEEP, name not in given)
+        snapshot.found |= {(depth, name): UNBOUND for name in live - held.keys()}
     for depth, container in enumerate(making):
         snapshot.look((-1 - depth, "making"), container, DEEP, True)
     for number, held in enumerate(escaped):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements
+from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements, without_unbound
 from torchjanus.semantics.record.marks import AppendOnlyList
 from torchjanus.trace.loops.records import LoopSnapshots
 
@@ -46,6 +46,17 @@ def test_what_all_iterations_leave_is_reported() -> None:
 def test_what_only_some_iterations_leave_is_unlike(states: Any) -> None:
     with pytest.raises(NotMergeable):
         check_states(frames(*states))
+
+
+def test_variables_that_are_bound_to_nothing() -> None:
+    last, unbound = (0, "last"), ("unbound", None)
+    nothing, bound = {last: unbound}, {last: ("tensor", 1)}
+    assert check_states(frames(nothing, bound, bound)) == {last: ("tensor",)}
+    assert check_states(frames(nothing, nothing, nothing)) == {last: unbound}
+    for states in ((bound, bound, nothing), (bound, nothing, nothing), (nothing, bound, nothing)):
+        with pytest.raises(NotMergeable):
+            check_states(frames(*states))
+    assert without_unbound(frames(nothing, bound)).states == ({}, bound)
 
 
 def test_which_of_two_objects_is_shown_by_their_names() -> None:

@@ -1,8 +1,9 @@
 """Identifies which live-out variable each tensor or number that is used after a switched loop refers to.
 
 One run shows only a tensor, which several variables may hold. Each use has a key (its position among the events after
-the loop), and the candidates of several runs for the same key are intersected until one variable remains. This module
-reads one loop of one run; it does not depend on how the loop is rewritten.
+the loop, and the decisions in between: another arm may have bound the variable anew), and the candidates of several
+runs for the same key are intersected until one variable remains. This module reads one loop of one run; it does not
+depend on how the loop is rewritten.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torchjanus.graph.switches.analysis.arms import ArmResolution, SwitchSites
 from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source, subject_of
 from torchjanus.graph.switches.analysis.numbers import is_content
 from torchjanus.trace.actions import Op
-from torchjanus.trace.events import Event, Fact, Trace
+from torchjanus.trace.events import Decision, Event, Fact, Trace
 from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization
 from torchjanus.trace.loops.records import LoopSnapshots
 from torchjanus.trace.values import Apply, Expr, Read
@@ -42,6 +43,7 @@ class LiveOutUses:
         self.later = {ref.number for e in trace.events[end:] if isinstance(e, Op) for ref in e.outs}
         self.context: Any = 0  # hash of the events since the loop
         self.where: Any = 0  # hash that identifies the current event
+        self.decided: Any = 0  # hash of the decisions since the loop
         self._met: set[Any] = set()  # facts since the last other event
         self.count = 0  # uses of live-outs in the current event so far
         self.unclear = False  # whether some use is not resolved yet
@@ -58,6 +60,8 @@ class LiveOutUses:
 
     def begin_event(self, event: Event) -> None:
         """Start an event after the loop. What identifies it is the same whatever numbers the loop has left."""
+        if isinstance(event, Decision):
+            self.decided = hash((self.decided, event.outcome))
         what: Any = (type(event).__name__, getattr(event, "name", ""), event.place)
         if not isinstance(event, Fact):
             self.begin(what)
@@ -76,6 +80,16 @@ class LiveOutUses:
         if isinstance(expr, Apply) and not self.is_held(expr):
             return (expr.func, *map(self._form, expr.args))
         return expr.token if isinstance(expr, Read) and not self.is_held(expr) else "number"
+
+    @property
+    def at(self) -> Any:
+        """What tells the next event from others."""
+        return self.context, self.decided
+
+    def at_state(self, at: Any, what: Any) -> None:
+        """Start the state of the variables ``what``, between the events after the loop: see ``at``."""
+        self.context, self.decided = at
+        self.begin(what, aside=True)
 
     def leave(self, context: Any, place: Place) -> None:
         """Leave a region that began in ``context``: the key of what follows does not depend on the arm taken."""
@@ -96,6 +110,16 @@ class LiveOutUses:
             frozenset(candidates), tensor in self.made or any(n in self.resolving.rebound for n in names)
         )
 
+    def held(self, tensor: int) -> Any:
+        """Return the variable whose tensor from before the loop a later variable holds; None if that is no variable of
+        the loop. Raises NotMergeable while it is not known."""
+        access_path = self.trace.access_paths.get(tensor)
+        candidates: set[Source] = {("name", name) for name in self.names.get(tensor, ())}
+        candidates.add((OUTSIDE, tensor if access_path is None else access_path.token))
+        meant = self.switches.meant(("held", self.where, self.decided), frozenset(candidates))
+        source = self.resolving.choose(meant, True)
+        return source[1] if source[0] == "name" else None
+
     def is_held(self, expr: Any) -> bool:
         """Whether a variable holds this number after the loop."""
         return any(is_content(held, expr) for _, held in self.numbers)
@@ -105,7 +129,7 @@ class LiveOutUses:
         token = value.token if isinstance(value, Expr) else token_of(value)
         candidates: set[Source] = {("name", name) for name, held in self.numbers if is_content(held, value)}
         candidates.add(("constant", token))
-        key = ("number", self.where, self.count)
+        key = ("number", self.where, self.count, self.decided)
         self.count += 1
         meant = self.switches.meant(key, frozenset(candidates))
         moving = {self.counting.name(source[1]) if source[0] == "name" else None for source in meant}
@@ -124,7 +148,7 @@ class LiveOutUses:
         return self._chosen(frozenset(found or ()))
 
     def _chosen(self, candidates: frozenset[Source], changes: bool = True) -> Any:
-        key = (self.where, self.count)
+        key = (self.where, self.count, self.decided)
         self.count += 1
         try:
             source = self.resolving.choose(self.switches.meant(key, candidates), True)

@@ -178,7 +178,7 @@ class SwitchSites:
         return all(
             kind in made and (not is_slot(name) or ("name", name) not in made[kind].get(name, {("name", name)}))
             for name, (kind, *_) in (self.left or {}).items()
-            if kind != "grows"
+            if kind not in ("grows", "unbound")
         )
 
     def _is_by_number(self, arm: Arm) -> bool:

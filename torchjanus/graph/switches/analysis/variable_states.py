@@ -15,11 +15,13 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import is_in_known
 from torchjanus.trace.loops.records import LoopSnapshots
 
-__all__ = ["check_states", "has_only_grown", "is_slot", "without_elements"]
+__all__ = ["check_states", "has_only_grown", "is_slot", "without_elements", "without_unbound"]
 
 _NUMBERS = frozenset({"int", "fetched", "number"})
 _COUNTED = _NUMBERS | {"float"}
 _VALUES = frozenset({"tuple", "frozenset", "function", "method", "partial", "builtin_function_or_method"})
+
+_UNBOUND = ("unbound", None)
 
 
 def is_slot(name: Any) -> bool:
@@ -39,10 +41,14 @@ def check_states(frames: LoopSnapshots) -> dict[Any, Any]:
     for name in sorted(set(first).union(*others), key=repr):
         row = [state.get(name) for state in others]
         kinds = {None if value is None else value[0] for value in row}
-        before = first.get(name)
+        before = None if (begun := first.get(name)) == _UNBOUND else begun
         if type(name[0]) is str or _is_merged(name, first):
             continue
-        if kinds == {None}:
+        if _UNBOUND[0] in kinds and (before is not None or len(kinds) > 1):
+            raise NotMergeable("branch-carried", "a variable is bound to nothing after some iterations")
+        if kinds == {_UNBOUND[0]}:
+            left[name] = _UNBOUND  # iterations that find and leave it bound are others
+        elif kinds == {None}:
             if is_slot(name) and name[-1] != "marks" and name[:-2] in others[0] and not is_in_known(name, first):
                 left[name] = ("gone",)
         elif name[-1] == "length" and kinds == {"int"}:
@@ -107,6 +113,12 @@ def _growth(values: list[int], before: Any) -> Any:
     if len(steps) > 1 or (before is not None and before[0] != "int"):
         raise NotMergeable("branch-numbers", "a variable counts by different steps")
     return ("grows", *steps)
+
+
+def without_unbound(frames: LoopSnapshots) -> LoopSnapshots:
+    """Return the loop without states of variables that are bound to nothing."""
+    states = tuple({n: value for n, value in state.items() if value != _UNBOUND} for state in frames.states)
+    return replace(frames, states=states)
 
 
 def without_elements(frames: LoopSnapshots, made: Container[int]) -> LoopSnapshots:

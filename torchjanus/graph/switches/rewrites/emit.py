@@ -25,7 +25,7 @@ from torchjanus.graph.switches.analysis.iteration_reader import iterations_in
 from torchjanus.graph.switches.analysis.iterations import subject_of
 from torchjanus.graph.switches.analysis.lists import check_unseen, filled_in, without_filled
 from torchjanus.graph.switches.analysis.numbers import NumberStates
-from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements
+from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements, without_unbound
 from torchjanus.graph.switches.rewrites.arm_programs import switch_of
 from torchjanus.graph.switches.rewrites.later_uses import apart, operations_in
 from torchjanus.graph.switches.rewrites.numbering import Renumbering
@@ -51,6 +51,7 @@ def with_switches(trace: Trace, frames: LoopSnapshots, known: list[SwitchSites])
     frames = with_shown(trace, without_elements(without_filled(frames, lists), _made(trace, frames)), lists)
     held = NumberStates.of(trace, frames, {name: place for one in known for name, place in one.places.items()})
     left = check_states(frames)
+    frames = without_unbound(frames)
     iterations = iterations_in(trace, frames, held, lists)
     switches = next((one for one in known if one.fits(iterations, left)), None)
     if switches is None:
@@ -97,6 +98,7 @@ class _SwitchRewriter(OperandRewriter):
         starts, iterations = self._iterations(resolved, switch, given, self.before + operations_in(events))
         check = self._check(self.before + operations_in(events) + operations_in(iterations), resolved)
         self.shift = operations_in(events) + operations_in(iterations) + operations_in(check) - self.inside
+        self.after.decided = 0
         self.after.context, self.recipes, self.fetched = 0, dict(self.shown), dict(self.acting.fetched)
         self.results = self._results
         rest, result = self.rest()

@@ -73,6 +73,7 @@ class LiveOutRewriter(TraceRewriter):
         self.spoken = dict[int, int]()
         self.stacked: list[Any] = []  # the columns that the current operation uses
         self.last: Mapping[Any, int] = {}  # final values of the variables
+        self.seen_at: dict[int, Any] = {}  # by position: see ``LiveOutUses.at``
         self.shift = 0  # operations that the rewrite adds to those of the loop
         self.marks_behind: list[tuple[int, int]] = []  # (operation, event) after which a mark is inserted
         found = (event for event in old.events if isinstance(event, HeapRead) and event.kind == "tensor")
@@ -206,6 +207,7 @@ class LiveOutRewriter(TraceRewriter):
                 frames, context = begun.pop()
                 self.after.leave(context, frames.place)
             begun += [(one, self.after.context) for one in regions if one.starts[0] == position]
+            self.seen_at[position] = self.after.at
             for plain in computed.pop(position, ()):
                 self._compute(plain)
             self.after.begin_event(event)
@@ -218,6 +220,7 @@ class LiveOutRewriter(TraceRewriter):
                         found.append(self.mark(ref.number))
                         self.marked[ref.number] = found[-1].outs[0].number
                         self.marks_behind.append((operations, position + 1))
+        self.seen_at[len(old.events)] = self.after.at
         for left in computed.values():
             for plain in left:
                 self._compute(plain)

@@ -13,6 +13,7 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import KINDS
 from torchjanus.graph.switches.rewrites.row_reads import RowReadRewriter
 from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots, TensorTermination
+from torchjanus.trace.values import Expr
 
 __all__ = ["PositionRewriter"]
 
@@ -64,32 +65,55 @@ class PositionRewriter(RowReadRewriter):
         """Return the tensor in the new run that a variable holds after the loop; -1 where it is not known."""
         after = self.after
         names = after.names.get(tensor, [])
-        if name in names and name in self.last:
-            return int(self.last[name])
         if tensor not in after.made and not any(one in after.resolving.rebound for one in names):
             return self.marked.get(tensor, tensor)
+        if tensor in after.made and name in names and name in self.last:
+            return int(self.last[name])
         try:
+            if tensor not in after.made:  # the arm may have left it there, or what comes after the loop
+                variable = after.held(tensor)
+                return tensor if variable is None else self.last.get(variable, -1)
             source = after.resolving.choose({("name", one) for one in names}, True)
         except NotMergeable:
             return -1
-        return self.last.get(source[1], -1) if tensor in after.made else -1
+        return self.last.get(source[1], -1)
 
-    def _state(self, name: Any, value: Any) -> Any:
+    def _state(self, at: Any, where: Any, name: Any, value: Any) -> Any:
+        """Return what a variable holds between the events after the loop. ``at``: see ``LiveOutUses.at``; ``where``:
+        the state among those of a loop, since Python numbers change without any event."""
+        self.after.at_state(at, (where, name))
         if value[0] == "tensor":
             return ("tensor", self._known_as(name, value[1]))
         if value[0] not in KINDS:
             return value
         try:
-            return (value[0], self.expr(value[1]))
+            if isinstance(value[1], Expr):
+                return (value[0], self.expr(value[1]))
+            if name[-1] == "length":
+                return value
+            variable = self.after.number(value[1])
         except NotMergeable:
             return ("object", "unknown", name)
+        if variable is None:
+            return value
+        if variable not in self.acting.values:  # nothing after the loop uses it
+            return ("object", "unknown", name)
+        found = self.acting.values[variable]
+        return ("number", found) if isinstance(found, Expr) else (value[0], found)
 
     def frames_anew(self, place: Any) -> Iterator[LoopSnapshots]:
         """Yield the frames of the loops after this one."""
         for frames in self.old.frames:
             if frames.starts[0] < self.end:
                 continue
-            states = tuple({name: self._state(name, value) for name, value in state.items()} for state in frames.states)
+            found = enumerate(zip((*frames.starts, frames.end), frames.states, strict=True))
+            states = tuple(
+                {
+                    name: self._state(self.seen_at[position], (frames.place, number), name, value)
+                    for name, value in state.items()
+                }
+                for number, (position, state) in found
+            )
             count = None if frames.count is None else self.expr(frames.count)
             starts = tuple(map(place, frames.starts))
             yield replace(frames, starts=starts, end=place(frames.end), states=states, count=count)

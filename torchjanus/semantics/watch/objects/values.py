@@ -14,6 +14,7 @@ from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.native.containers import CONTAINERS, as_given
 from torchjanus.semantics.native.identities import compared
+from torchjanus.semantics.native.number_classes import hold_class
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.sizes import holds_traced
 from torchjanus.semantics.watch.objects.errors import Errors, specialising_on_error
@@ -209,7 +210,9 @@ class Values(Part):
                 if isinstance(a, CONTAINERS) or isinstance(b, CONTAINERS):
                     return function(self.recording.pin(a, "repeats a list"), self.recording.pin(b, "repeats a list"))
                 if _arithmetic(a) and _arithmetic(b):
-                    return self.recording.computed(function(plain(a), plain(b)), function, symbol(a), symbol(b))
+                    value = function(plain(a), plain(b))
+                    if hold_class(self.recording, function, (a, b), value):
+                        return self.recording.computed(value, function, symbol(a), symbol(b))
                 return function(self.recording.pin(a, "operand"), self.recording.pin(b, "operand"))
             copies = tuple(self.natives.consumed(self.natives.shown(one)) for one in (a, b))
             self.natives.runs_unwatched_methods(*copies)
