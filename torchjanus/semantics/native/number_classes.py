@@ -6,12 +6,14 @@ A trace takes the class of a number as given: it decides dtypes, texts and metho
 from __future__ import annotations
 
 import builtins
+import math
 import operator
 from typing import Any
 
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.record.recording import Recording
-from torchjanus.trace.values import Apply, Traced, plain, symbol
+from torchjanus.trace.facts import HostComputation
+from torchjanus.trace.values import Apply, Fetch, Traced, depends_on, plain, symbol
 
 __all__ = ["hold_class", "picks_among_classes"]
 
@@ -33,12 +35,25 @@ def hold_class(recording: Recording, fn: Any, args: tuple[Any, ...], value: Any)
     base, exponent = args
     if not any(isinstance(one, float) for one in args):
         if isinstance(exponent, Traced):  # with a negative exponent it is a float
-            recording.hold(Apply(operator.lt, (exponent.expr, 0)), plain(exponent) < 0)
+            _hold_sign(recording, exponent)
         return True
     if isinstance(exponent, Traced) or plain(exponent) % 1 != 0:  # else it is a float, whatever the base
         if isinstance(base, Traced):
-            recording.hold(Apply(operator.lt, (base.expr, 0)), plain(base) < 0)
+            _hold_sign(recording, base)
         if plain(base) < 0:
             whole = Apply(operator.eq, (Apply(operator.mod, (symbol(exponent), 1)), 0))
             return plain(exponent) % 1 == 0 and recording.hold(whole, True)
     return True
+
+
+def _hold_sign(recording: Recording, number: Any) -> None:
+    """Assume that the number stays negative, or that it has a root.
+
+    Numbers that libraries compute from tensors are left out (``(1 - beta ** step) ** 0.5`` of optimizers): assertions
+    of each iteration would keep loops of training from being rolled."""
+    if recording.place.is_library and depends_on(number.expr, Fetch):
+        return
+    if plain(number) < 0:
+        recording.hold(Apply(operator.lt, (number.expr, 0)), True)
+    else:
+        recording.note_once(HostComputation(Apply(math.sqrt, (number.expr,)), recording.place))
