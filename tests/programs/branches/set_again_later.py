@@ -105,3 +105,32 @@ def numbers_of_single_branches():
 @program(speculated=60, compiles=30)
 def numbers_of_while_loops():
     return Program(while_loops, rows(3))
+
+
+@program(speculated=0, compiles=30)
+def numbers_that_only_states_of_later_branches_hold():
+    def step(x):
+        n, m = 3, 2
+        z, y = FIRST, x[0] * 2
+        if x[1][0] > 0.7:
+            m = m
+        for r in x:
+            if r[1] > -0.4:
+                if r[2] > 0:
+                    z = z + 1
+                    y = z + 1
+                else:
+                    z = y
+                if r[2] > 0:
+                    n = n
+                else:
+                    z = z
+            if r[2] > -0.4:
+                m = 2
+                if r[2] > -0.4:
+                    z, y = y, z
+        for _ in x:
+            z = SECOND
+        return n, m, x * n, z * 2, y - 1, f"{n}{m}"
+
+    return Program(step, rows(21, 70), state=(FIRST, SECOND))

@@ -143,7 +143,11 @@ class LiveOutRewriter(TraceRewriter):
         if name is None:
             return value
         self.counted[name] = None
-        return value if self.results is None else self.acting.values[name]
+        if self.results is None:
+            return value
+        if name not in self.acting.values:  # only a state of a later loop has it
+            raise NotMergeable("branch-numbers", "a number that no use after the loop needs is not computed")
+        return self.acting.values[name]
 
     def expr(self, expr: Any) -> Any:
         made: Any
