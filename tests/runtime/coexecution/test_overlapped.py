@@ -226,11 +226,11 @@ def test_the_faster_kind_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         choice = Evaluation(lambda: True)
         for _ in range(40):
             kind = choice.is_overlapped
-            choice.took(kind, beside_takes if kind else 2.0)
+            choice.record_time(kind, beside_takes if kind else 2.0)
         assert choice.is_overlapped is chosen
     assert not Evaluation(lambda: False).is_overlapped
     monkeypatch.setattr(evaluation.DUTY, "is_full", lambda: True)
     full = Evaluation(lambda: True)
     for _ in range(4):
         assert not full.is_overlapped
-        full.took(False, 1.0)
+        full.record_time(False, 1.0)

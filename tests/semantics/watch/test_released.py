@@ -102,5 +102,5 @@ def test_an_error_of_the_program_is_raised_once(monkeypatch: pytest.MonkeyPatch)
 def test_a_call_is_watched_for_seconds_that_depend_on_who_makes_it() -> None:
     assert Budget(limited=False).longest_watch > Budget().longest_watch > Budget(account=Budget()).longest_watch
     slow = Budget()
-    slow.by_python(30.0)
+    slow.record_python_call(30.0)
     assert slow.longest_watch > 100.0

@@ -163,7 +163,7 @@ class Coexecution:
             self.counts.skeleton += seconds - run.graph.waited
             self.counts.beside += isinstance(run.graph, OverlappedRun)
             if run.served is served:
-                served.evaluation.took(isinstance(run.graph, OverlappedRun), seconds)
+                served.evaluation.record_time(isinstance(run.graph, OverlappedRun), seconds)
             self._last[_key(arguments)] = run.served
         elif run.recorder.refusal is not None:
             self.event_log.refuse(run.recorder.refusal)

@@ -235,7 +235,7 @@ class Run(TorchFunctionMode):
         result = func(*self._filled(args, contents), **self._filled(kwargs, contents))
         if (generator_state() != before) is not event.draws:
             return self._diverged(func, args, kwargs)
-        self.graph.drawn()
+        self.graph.record_draws()
         made = tensors_in(result)
         numbers = [ref.index for ref in event.outs]
         if len(made) != len(numbers) or not self._accepted(numbers, made):

@@ -102,7 +102,7 @@ class Dispatch:
         except Exception as error:
             log.debug("what a call has broken is not known: %s: %s", type(error).__name__, error)
 
-    def served_late(self, route: Route) -> None:
+    def record_late_route(self, route: Route) -> None:
         """Record that a route made a call after others had been tried, which costs a run of a graph if only a tensor
         distinguishes them. A route that does so twice in a row is tried first from then on."""
         if self._late is not route:

@@ -46,7 +46,7 @@ class _Trials:
         """Whether this call may be on trial."""
         return time.perf_counter() >= self._next
 
-    def took(self, seconds: float) -> None:
+    def record_time(self, seconds: float) -> None:
         """Record that a call on trial took ``seconds``."""
         if seconds > _LONG:
             self._next = time.perf_counter() + _REST * seconds
@@ -87,7 +87,7 @@ class TrialCalls:
         values = self.trial.run(inputs, slots)
         taken = undelayed() - started
         if self._sparing:
-            _trials.took(taken)
+            _trials.record_time(taken)
         self._owner.charge("trial", taken)
         if not self._over:
             self._decide()

@@ -244,7 +244,7 @@ class Part:
                     violated = violated or (route, result)  # another graph may serve the path that this call takes
                 elif result is not MISS:
                     if not first:
-                        dispatch.served_late(route)
+                        dispatch.record_late_route(route)
                     made = True
                     return self.calls.finish(route, result, args, kwargs, journal)
                 first = False

@@ -59,7 +59,7 @@ class InnerRecording(Recording):
         self.entered = step.accumulators.entered()  # versions of the number accumulators at its begin
         self.accumulated: set[int] = set()  # numbers of tensors read from accumulators or derived from them
 
-    def fix(self, access_path: AccessPath, value: Any) -> None:
+    def record_fixed_object(self, access_path: AccessPath, value: Any) -> None:
         """Record an object that all calls get under this access path."""
         self.claim(value, access_path)
         self._fixed[access_path] = value
@@ -77,7 +77,7 @@ class InnerRecording(Recording):
     def _check_leaving(self) -> None:
         """Check nothing: results of a call stay within the step."""
 
-    def give_tensor(self, tensor: torch.Tensor) -> None:
+    def record_given_tensor(self, tensor: torch.Tensor) -> None:
         """Record a tensor that the caller passes, directly or in a container."""
         self._given[id(tensor)] = tensor
 
@@ -189,7 +189,7 @@ class InnerRecording(Recording):
             return
         super().store(how, container, key, value, base, field=field, new=new)
         self.step.accumulators.learn(container, plain(key), self.step.last_store(container, plain(key)), value)
-        self.call_writes.stored(container, plain(key), self)
+        self.call_writes.record_store(container, plain(key), self)
         if (
             not is_local(base)
             and how in ("item", "field")
@@ -218,7 +218,7 @@ class InnerRecording(Recording):
             self.note(ContainerMutation(base, method, args, owner, self.place))
         else:
             super().mutate(owner, method, args, base)
-        self.call_writes.appended(known)
+        self.call_writes.record_append(known)
 
     def _append(self, owner: type, method: str, args: tuple[Any, ...], base: AccessPath) -> None:
         """Record an append of tensors to an output list of the step. Refuse other mutations."""
@@ -304,7 +304,7 @@ class InnerRecording(Recording):
                     else:
                         self._refuse_written()
                     break
-                self.fix(access_path, value)
+                self.record_fixed_object(access_path, value)
                 return not self.lost
         if self._is_counted(container, key, self.call_writes.last(container, key)):
             return not self.lost and self.knows_write(container, key)

@@ -54,7 +54,7 @@ class MethodSets:
         self._met: dict[tuple[str, int, int, str], set[types.CodeType]] = {}
         self._names: dict[tuple[str, int], tuple[str, ...]] = {}
 
-    def meet(self, at: Site, name: str, method: types.MethodType) -> Member:
+    def record_method(self, at: Site, name: str, method: types.MethodType) -> Member:
         """Record a method found at a site. Return it with its method set."""
         self._met.setdefault((at.file, at.line, at.column, name), set()).add(code_of(method.__func__))
         places = [met for (*_, known), met in self._met.items() if known == name]

@@ -132,7 +132,7 @@ class Recursions:
         known = [code] if code in self.known else list(alike)
         return frozenset(_names(one).index(name) for one in known for name in self.known[one]) if known else None
 
-    def unsuit(self, code: types.CodeType, what: str, remedy: str) -> None:
+    def record_unsuitable(self, code: types.CodeType, what: str, remedy: str) -> None:
         """Record why calls of a function are unrolled."""
         place = Place(code.co_filename, code.co_firstlineno, 0, code.co_qualname)
         why = "Calls are followed before any is computed."
@@ -140,7 +140,7 @@ class Recursions:
             code, Refusal("recursion-unsuited", f"{code.co_qualname} calls itself, and {what}", why, remedy, place)
         )
 
-    def remember(self, facts: list[Event]) -> None:
+    def record_facts(self, facts: list[Event]) -> None:
         """Record facts that calls rely on."""
         for fact in facts:
             self.facts.setdefault(_place_of(fact), fact)

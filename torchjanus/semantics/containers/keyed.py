@@ -217,10 +217,10 @@ class MappingShadow(KeyedShadow):
 
     def store(self, key: Any, value: Any) -> None:
         """Do ``container[key] = value``."""
-        self.storing(key, value)
+        self.record_store(key, value)
         self.native.__setitem__(self.container, plain(key), self.recording.bare(value))
 
-    def storing(self, key: Any, value: Any) -> None:
+    def record_store(self, key: Any, value: Any) -> None:
         """Record ``container[key] = value``. The caller does the store itself, if it is needed."""
         key = self.place(key)
         new = not self.native.__contains__(self.container, key)
@@ -236,10 +236,10 @@ class MappingShadow(KeyedShadow):
 
     def remove(self, key: Any) -> None:
         """Do ``del container[key]`` for a present key."""
-        self.removing(key)
+        self.record_removal(key)
         self.native.__delitem__(self.container, plain(key))
 
-    def removing(self, key: Any) -> None:
+    def record_removal(self, key: Any) -> None:
         """Record ``del container[key]``, which the caller does afterwards, with a guard on the presence of the key."""
         if self.has(key):
             self.recording.dropping(self.native.__getitem__(self.container, plain(key)))

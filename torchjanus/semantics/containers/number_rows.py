@@ -100,7 +100,7 @@ class Columns:
             self._held |= self.used
         self.used = set()
 
-    def at(self, place: Hashable, container: list[Any] | tuple[Any, ...], key: int) -> bool:
+    def record_read(self, place: Hashable, container: list[Any] | tuple[Any, ...], key: int) -> bool:
         """Record a read of an element at a place. Return whether it should be a row of a tensor."""
         if place in self._held or not container or not is_one_of(type(container[0]), _DTYPES):
             return False

@@ -114,13 +114,13 @@ class Collectives:
                     self.watch.store_item(None, given[name], index, self.watch.load_item(None, result, index))
             return None
         if len(written) == 1 and not facts.returns:
-            self.write(written[0], result, bool(made))
+            self.record_write(written[0], result, bool(made))
             return None
         for index, tensor in enumerate(written, int(facts.returns)):
-            self.write(tensor, self.watch.load_item(None, result, index), bool(made))
+            self.record_write(tensor, self.watch.load_item(None, result, index), bool(made))
         return self.watch.load_item(None, result, 0) if facts.returns else None
 
-    def made(
+    def record_collective(
         self, func: Any, written: list[torch.Tensor], rest: dict[str, Any], really: Callable[..., Any], real: list[Any]
     ) -> None:
         """Record a collective that writes to tensors. ``real``: not empty if ``really`` has done it."""
@@ -128,7 +128,7 @@ class Collectives:
         result = self.externs.make(func, tuple(values), rest, COMMUNICATING, really=really)
         for index, tensor in enumerate(written):
             value = result if len(written) == 1 else self.watch.load_item(None, result, index)
-            self.write(tensor, value, bool(real))
+            self.record_write(tensor, value, bool(real))
 
     # -- handles ----------------------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class Collectives:
 
         result = self.externs.make(completed, (started,), {}, COMMUNICATING, really=really)
         for index, tensor in enumerate(handle.written):
-            self.write(tensor, self.watch.load_item(None, result, index), handle.real)
+            self.record_write(tensor, self.watch.load_item(None, result, index), handle.real)
         return True
 
     def ask_store(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -180,7 +180,7 @@ class Collectives:
             copy: torch.Tensor = self.framework.call(torch.clone, (tensor,), {})
         return copy
 
-    def write(self, tensor: torch.Tensor, value: torch.Tensor, done: bool) -> None:
+    def record_write(self, tensor: torch.Tensor, value: torch.Tensor, done: bool) -> None:
         """Record that a collective has written ``value`` to the tensor. ``done``: it has, for real.
 
         As in eager, autograd does not notice; at the end of the run the tensor's version tells that it has changed."""

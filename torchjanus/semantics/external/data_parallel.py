@@ -157,7 +157,7 @@ class DataParallel:
                 real.extend(buffers)
                 return func.gives(None, [buffer.detach().clone() for buffer in buffers], [])
 
-        self.collectives.made(func, buffers, {"group": group, "size": int(size)}, really, real)
+        self.collectives.record_collective(func, buffers, {"group": group, "size": int(size)}, really, real)
 
     # -- backward ---------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class DataParallel:
                 model.ddp.process_group.allreduce([tensor]).wait()
             self._reduced.append((model, tensor.clone()))
 
-    def reduced(self) -> None:
+    def record_reduction(self) -> None:
         """Record what the backward pass has reduced. The gradients hold the results already."""
         if not self._reduced:
             return
@@ -244,7 +244,7 @@ class DataParallel:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             parts = call(torch.split, (total, [grad.numel() for grad in grads]), {})
             for grad, part in zip(grads, parts, strict=True):
-                self.collectives.write(grad, call(torch.Tensor.view, (part, tuple(grad.shape)), {}), True)
+                self.collectives.record_write(grad, call(torch.Tensor.view, (part, tuple(grad.shape)), {}), True)
 
     def _refuse(self, why: str) -> None:
         self.recording.refuse(

@@ -80,7 +80,7 @@ class ExternCalls:
         recording.holders.append(self._given.clear)
         self.suppressing = False
 
-    def called_at(self, at: Site | None, func: Any) -> None:
+    def record_call_site(self, at: Site | None, func: Any) -> None:
         """Note how the program uses the result of a call that is about to be made."""
         self.dropped = func if at is not None and at.kind == "procedure" else False
         self.entered = at is not None and at.kind == "entered"

@@ -81,10 +81,10 @@ class ClassNamespaces:
             return self.item(view, args[0]) if name == "__getitem__" or self.has(view, args[0]) else default
         if name == "__contains__" and args:
             return self.has(view, args[0])
-        self.whole(view)
+        self.record_whole_read(view)
         return getattr(view, name)(*args)
 
-    def whole(self, view: Any) -> None:
+    def record_whole_read(self, view: Any) -> None:
         """Record that the program reads all of the view."""
         recording, cls = self._recording, self._of[id(view)][1]
         if any(recording.has_written(cls, key) for key in view):

@@ -187,7 +187,7 @@ class NativeContainers(NativeKeys):
                 )
             return self._set_elements(shadow, shadow.native.__iter__(obj))
         if self.classes.is_shown(obj):
-            self.classes.whole(obj)
+            self.classes.record_whole_read(obj)
             return obj  # type: ignore[no-any-return]
         if isinstance(obj, types.MappingProxyType) or (type(obj).__module__ == "builtins" and hasattr(obj, "mapping")):
             return obj  # type: ignore[no-any-return]
@@ -263,7 +263,7 @@ class NativeContainers(NativeKeys):
         ):
             return trace_value(len(obj), count)
         if self.classes.is_shown(obj):
-            self.classes.whole(obj)
+            self.classes.record_whole_read(obj)
             return len(obj)
         if access_path is None or isinstance(obj, torch.Tensor) or not isinstance(obj, CONTAINERS):
             if access_path is not None and not isinstance(obj, torch.Tensor | str | bytes | range):

@@ -96,7 +96,7 @@ class ShownParts(Comparisons):
     def _look_behind(self, view: Any, inner: Any) -> None:
         """Hold constant what a view of a dictionary shows."""
         if self.classes.is_shown(view):
-            self.classes.whole(view)
+            self.classes.record_whole_read(view)
             return
         held = self.behind(view) if self.recording.owner(view) is not None else dictionary_behind(view)
         if held is None or held is view:

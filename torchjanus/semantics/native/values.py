@@ -141,7 +141,7 @@ class NativeValues(Texts):
         found = [one for one in args if is_one_of(type(one), (list, tuple)) and self.recording.owner(one) is not None]
         if fn is iter and len(args) == 1 and found:
             iterator = iter(given[0])
-            self.recording.iterates(iterator, args[0])
+            self.recording.record_iterator(iterator, args[0])
             return iterator
         if is_one_of(fn, (dict, collections.OrderedDict, collections.defaultdict)):  # its keywords are its contents
             # Pairs from before the call are read, too.

@@ -29,15 +29,15 @@ class CallWrites:
         """Whether there are any."""
         return bool(self._places or self._lists)
 
-    def stored(self, container: Any, key: Any, by: object) -> None:
+    def record_store(self, container: Any, key: Any, by: object) -> None:
         """Record a write of a call. ``by``: the recording of the call."""
         self._places[id(container), key] = by
 
-    def appended(self, container: Any) -> None:
+    def record_append(self, container: Any) -> None:
         """Record that a call has appended to a container."""
         self._lists.add(id(container))
 
-    def returned(self, tensors: Iterable[torch.Tensor]) -> None:
+    def record_result(self, tensors: Iterable[torch.Tensor]) -> None:
         """Record the tensors that a call made by the step itself has returned."""
         self._returned += [(tensor, _version(tensor)) for tensor in tensors]
 

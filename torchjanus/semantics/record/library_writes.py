@@ -17,7 +17,7 @@ class LibraryWrites:
         super().__init__()
         self._before: dict[tuple[int, str], tuple[Any, Any]] = {}  # by owner and name: the owner, and what was there
 
-    def replacing(self, owner: Any, name: str) -> None:
+    def record_replacement(self, owner: Any, name: str) -> None:
         """Record that an attribute of a module or class of a library is about to be set or deleted."""
         self._before.setdefault((id(owner), name), (owner, vars(owner).get(name, MISSING)))
 

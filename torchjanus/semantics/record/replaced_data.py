@@ -49,7 +49,7 @@ class ReplacedMemory:
     def __contains__(self, tensor: object) -> bool:
         return id(tensor) in self._before
 
-    def about_to(self, tensor: torch.Tensor, other: torch.Tensor, found: bool) -> None:
+    def record_memory(self, tensor: torch.Tensor, other: torch.Tensor, found: bool) -> None:
         """Record the memory of ``tensor`` before it gets that of ``other``. ``found``: it existed before the call."""
         with torch._C.DisableTorchFunction():
             alias = tensor.detach()

@@ -102,7 +102,7 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def inspected(self, expr: Expr) -> None:
+    def record_inspection(self, expr: Expr) -> None:
         """Record that the program inspects a number with this expression, and so all that it was read from."""
         found, pending = self.trace.looked_at, [expr]
         while pending:
@@ -317,7 +317,7 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         """Return the view that the heap gets in the place of ``view`` (see ``views``)."""
         return self._views.get(id(view), (view, view))[1]
 
-    def iterates(self, iterator: Iterator[Any], original: list[Any] | tuple[Any, ...]) -> None:
+    def record_iterator(self, iterator: Iterator[Any], original: list[Any] | tuple[Any, ...]) -> None:
         """Record that ``iterator`` yields the traced elements of ``original``, which existed before the call."""
         self._iterators[id(iterator)] = (iterator, iter(original))
 

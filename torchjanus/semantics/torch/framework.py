@@ -205,7 +205,7 @@ class FrameworkRecorder(NodeRecorder):
             what = f"'x.data = y' replaces a tensor's storage, and {hindrance}"
             self.recording.refuse("data-assignment", what, "a graph cannot hold that back.", "Use x.copy_(y).")
         else:
-            self.recording.replaced.about_to(tensor, other, self.recording.owner(tensor) is not None)
+            self.recording.replaced.record_memory(tensor, other, self.recording.owner(tensor) is not None)
 
     def _show(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a tensor's text. Refuse the trace if code that is not watched asks for it."""

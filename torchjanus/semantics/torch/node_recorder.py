@@ -159,7 +159,7 @@ class NodeRecorder(PausableMode):
             recording.note_writes(before)
         self._note(op)
         if self.reductions is not None and short in BACKWARD:
-            self.reductions.reduced()
+            self.reductions.record_reduction()
         if self.picks is not None and self.picks.any:
             self.picks.made(short, pytree.tree_leaves((args, kwargs)), pytree.tree_leaves(result))
         if short == "unbind":

@@ -164,7 +164,7 @@ class Watch(Protocols):
 
     def _call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.at(at)
-        self.natives.externs.called_at(at, fn)
+        self.natives.externs.record_call_site(at, fn)
         if self.natives.is_foreign_function(fn):
             return self.natives.call(fn, args, dict(kwargs))
         if isinstance(fn, types.FunctionType) and (inner := without_dynamo(fn)) is not fn:

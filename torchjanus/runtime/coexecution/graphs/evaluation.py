@@ -39,7 +39,7 @@ class Evaluation:
             return self._fixed
         return self._chosen if self._chosen is not None else self._calls % 2 == 1
 
-    def took(self, overlapped: bool, seconds: float) -> None:
+    def record_time(self, overlapped: bool, seconds: float) -> None:
         """Note how long a served call took."""
         if self._fixed is not None:
             return

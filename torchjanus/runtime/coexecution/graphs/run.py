@@ -67,7 +67,7 @@ class GraphRun(ABC):
         """Whether somebody else has moved the generators that the graph draws from."""
         return self._served.draws and generator_state() != self._drawn
 
-    def drawn(self) -> None:
+    def record_draws(self) -> None:
         """Record the states of the generators: the graph, or the skeleton for it, has drawn."""
         if self._served.draws:
             self._drawn = generator_state()
@@ -104,7 +104,7 @@ class LazyRun(GraphRun):
                 made = self._run.advance(given, slots, self._stage)
                 assert not isinstance(made, Violated)
                 self._stage += 1
-                self.drawn()
+                self.record_draws()
         finally:
             self.seconds += time.perf_counter() - begun
             self.waited = self.seconds
@@ -197,7 +197,7 @@ class OverlappedRun(GraphRun):
         if stage in self._stages.draws:
             self._require_unmoved()
             self._run.compute(given, slots, stage)
-            self.drawn()
+            self.record_draws()
             self._orders.append(None)
             return
         with torch._C.DisableTorchFunction():

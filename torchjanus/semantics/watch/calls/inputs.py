@@ -101,7 +101,9 @@ class CallInputs(Part):
                 accumulators.set_in_call(slot, slot.get())
             if not accumulators.new:
                 what = "shares variables with the step that hold functions with defaults, objects, or nothing as yet"
-                self.state.recursions.unsuit(code, what, "Pass them as arguments, and return what it computes.")
+                self.state.recursions.record_unsuitable(
+                    code, what, "Pass them as arguments, and return what it computes."
+                )
             return None
         own: dict[AccessPath, TensorRef] = {}
         made: dict[str, Any] = {}
@@ -198,11 +200,13 @@ class CallInputs(Part):
         kind = type(plain(value)).__name__
         if name.startswith("^"):
             what = f"shares '{name[1:]}' with the step, a {kind} that was made or changed in it"
-            self.state.recursions.unsuit(code, what, "Pass tensors and numbers, and return what it computes.")
+            self.state.recursions.record_unsuitable(
+                code, what, "Pass tensors and numbers, and return what it computes."
+            )
             return
         what = f"is given as '{name}' a {kind} that was made or changed in the step"
         remedy = "Pass tensors, numbers, tuples, lists, or what was there before; return what else there is."
-        self.state.recursions.unsuit(code, what, remedy)
+        self.state.recursions.record_unsuitable(code, what, remedy)
 
     def _recipe(self, value: Any, tensors: list[torch.Tensor], within: int = 0) -> Recipe | None:
         """Return the recipe of an argument, None if there is none. ``within``: the nesting depth of containers."""

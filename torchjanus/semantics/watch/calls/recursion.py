@@ -102,11 +102,11 @@ class RecursiveCalls(Part):
         relied = step.recording.trace.events[before:]
         if self.recursions.fresh:  # found in this run: the step may have read the facts before
             relied = [*known_before(step.recording.trace.events[:before], trace), *relied]
-        self.recursions.remember(relied)
+        self.recursions.record_facts(relied)
         self.recording.place = place
         self.recording.trace.refusals += [r for r in trace.refusals if r not in self.recording.trace.refusals]
         if step is self:
-            self.recording.call_writes.returned(results)
+            self.recording.call_writes.record_result(results)
         outs = tuple(map(self.recording.new_tensor, results))
         added = lists.grown(lengths, self.recording) if step is self else ()
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
@@ -201,13 +201,13 @@ class RecursiveCalls(Part):
         code = call.fn.__code__
         recording.place = Place(code.co_filename, code.co_firstlineno, 0, call.fn.__qualname__)
         for tensor in call.tensors:
-            recording.give_tensor(tensor)
+            recording.record_given_tensor(tensor)
         for name, access_path in call.fixed.items():
-            recording.fix(access_path, call.bound[name])
+            recording.record_fixed_object(access_path, call.bound[name])
             if isinstance(call.bound[name], torch.Tensor):
                 recording.found(access_path, call.bound[name])
         for access_path, value in call.shared:
-            recording.fix(access_path, value)
+            recording.record_fixed_object(access_path, value)
         given = {
             name: value if name in call.alike else recording.found(AccessPath.parameter(call.names[name]), plain(value))
             for name, value in call.bound.items()

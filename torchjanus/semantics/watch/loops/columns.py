@@ -53,7 +53,7 @@ class NumberLists(Part):
         elif (
             access_path is not None
             and not access_path.waits_for
-            and self.state.columns.at(self.recording.place, obj, key)
+            and self.state.columns.record_read(self.recording.place, obj, key)
         ):
             column = self._column(access_path, obj)
             if column is not None:
@@ -138,7 +138,7 @@ class NumberLists(Part):
             self.state.columns.hold(place)
             return None
         access_path = self.untraced.kept(container)
-        changing = [self.state.columns.at(place, container, key) for key in (0, 1)]  # all elements are read
+        changing = [self.state.columns.record_read(place, container, key) for key in (0, 1)]  # all elements are read
         return access_path if access_path is not None and not access_path.waits_for and all(changing) else None
 
     def _rows(self, container: Any, number: int) -> tuple[torch.Tensor, ...] | None:

@@ -125,7 +125,7 @@ class ForLoops(Part):
             self.recording.turn(at)
             yield item
         if active_loop is not None:
-            self._attempt(self.ended, active_loop, count, alone)
+            self._attempt(self.record_end, active_loop, count, alone)
 
     def _attempt(self, note: Callable[..., Any], *args: Any) -> Any:
         """Return what a note of a loop returns, None if torchjanus fails in it. The loop continues."""
@@ -160,7 +160,7 @@ class ForLoops(Part):
             self.recording, self.untraced.counters, place, loop_record, count is not None, span, has_full_state
         )
 
-    def ended(self, active_loop: ActiveLoop, count: Expr | None, alone: bool = True) -> None:
+    def record_end(self, active_loop: ActiveLoop, count: Expr | None, alone: bool = True) -> None:
         """Record a loop that has run to its end. ``alone``: see ``iterations``."""
         trace, span = self.recording.trace, active_loop.loop_record.over
         active_loop.end(count)

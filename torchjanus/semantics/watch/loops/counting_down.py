@@ -69,7 +69,7 @@ class Countdowns(Part):
             loop.active_loop.begin(number, ())
         else:
             self.whiles.over(loop)
-            self.whiles.loops.ended(loop.active_loop, loop.active_loop.loop_record.count)
+            self.whiles.loops.record_end(loop.active_loop, loop.active_loop.loop_record.count)
         return number
 
     def _begin_countdown(self, at: Site, op: str, limit: Expr, number: int, low: int) -> _CountdownLoop:

@@ -206,7 +206,7 @@ class WhileLoops(Part):
         active_loop = loop.active_loop
         active_loop.loop_record.over, active_loop.loop_record.count = span, _count_of(span, expr)
         self.recording.trace.loop_records.append(active_loop.loop_record)
-        self.loops.ended(active_loop, active_loop.loop_record.count)
+        self.loops.record_end(active_loop, active_loop.loop_record.count)
         self.recording.pin(trace_value(plain(limit) + (expr is not loop.limit), expr), WHY)
 
 

@@ -258,7 +258,7 @@ class Heap(Part):
         elif (namespace := attributes_of(obj)) is None:
             Protocols.store_attr(self.semantics, at, obj, name, value)  # AttributeError
         else:
-            self._attributes(access_path, namespace).storing(name, value)
+            self._attributes(access_path, namespace).record_store(name, value)
             Protocols.store_attr(self.semantics, at, obj, name, self.recording.bare(value))
 
     def _note_replaced(self, obj: Any, name: str) -> None:
@@ -267,7 +267,7 @@ class Heap(Part):
             module = isinstance(obj, types.ModuleType)
             home = attributes_of(obj).get("__name__") if module else type.__getattribute__(obj, "__module__")
             if is_trusted_module(home):
-                self.state.step.recording.replacing(obj, name)
+                self.state.step.recording.record_replacement(obj, name)
 
     def drop_attr(self, at: Site, obj: Any, name: str) -> None:
         self.at(at)
@@ -295,7 +295,7 @@ class Heap(Part):
         if namespace is not None:
             attributes = self._attributes(access_path, namespace)
             if attributes.has(name):
-                attributes.removing(name)
+                attributes.record_removal(name)
         self.state.out(Protocols.drop_attr, self.semantics, at, obj, name)  # AttributeError where there is none
 
     def hashed(self, at: Site, value: Any) -> Any:

@@ -77,7 +77,7 @@ def _noting_calls(hook: Callable[..., Any]) -> Callable[..., Any]:
         _note(self.recording, fn, False)
         name = self.calls.lookups.take(fn)
         if name is not None:
-            self.calls.member = self.state.recursions.method_sets.meet(at, name, fn)
+            self.calls.member = self.state.recursions.method_sets.record_method(at, name, fn)
         entered = isinstance(inner, types.FunctionType) and self.leave_native(inner) is None
         if fn is builtins.isinstance and not kwargs and self.recursion.note_instance_check(args):
             return hook(self, at, fn, args, kwargs)
@@ -106,7 +106,7 @@ def _note(recording: Any, value: Any, inside: bool) -> None:
         if called_back.any:
             called_back.look(value)
         if isinstance(value, Traced):
-            recording.inspected(value.expr)
+            recording.record_inspection(value.expr)
             continue
         access_path = recording.owner(value)
         if access_path is not None:

@@ -54,14 +54,14 @@ class Names(Part):
 
     def store_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
         self.at(at)
-        self._globals(owner).storing(name, value)
+        self._globals(owner).record_store(name, value)
         return self.recording.bare(value)
 
     def drop_global(self, at: Site, owner: dict[str, Any], name: str) -> None:
         self.at(at)
         variables = self._globals(owner)
         dict.__setitem__(owner, name, None)  # restore the key, which rewritten code has deleted already
-        variables.removing(name)
+        variables.record_removal(name)
         dict.__delitem__(owner, name)
 
     def _globals(self, owner: dict[str, Any]) -> MappingShadow:

@@ -91,7 +91,7 @@ class WatchState:
         self.deciding: set[Site] = set() if deciding is None else deciding
         recording = self.recording
         self.discovery: Discovery = (
-            Discovery(lambda: recording.ops, self.recursions.working, self.recursions.unsuit)
+            Discovery(lambda: recording.ops, self.recursions.working, self.recursions.record_unsuitable)
             if outer is None
             else outer.discovery
         )
