@@ -129,7 +129,7 @@ def numbers_that_only_states_of_later_branches_hold():
                 m = 2
                 if r[2] > -0.4:
                     z, y = y, z
-        for _ in x:
+        for r in x:
             z = SECOND
         return n, m, x * n, z * 2, y - 1, f"{n}{m}"
 
