@@ -47,16 +47,17 @@ demo: $(VENV)/installed-demo
 	$(BIN)/torchjanus run examples/digits.py
 	$(BIN)/python examples/compare.py
 
-# Processes that run tests side by side; 0 runs them in one.
+# Processes that run tests side by side; 0 runs them in one. Each begins with one half of the suite, so that what a file
+# or a folder sets up is set up once.
 WORKERS ?= 2
 
 test: $(VENV)/installed-dev
 	$(bytecode)
-	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS)
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 
 test-all: $(VENV)/installed-dev
 	$(bytecode)
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Not part of CI: PyTorch's next release must not stop a change. The rest stays pinned. What is sampled: all that reads
 # torch's own tables and schemas, lowering, and the programs of the corpus. A deprecation warning is no failure there.
@@ -70,7 +71,7 @@ test-newest:
 	grep -v '^torch==' constraints.txt > $(NEWEST)/constraints.txt
 	$(NEWEST)/bin/python -m pip install --quiet --upgrade -c $(NEWEST)/constraints.txt torch -e '.[test]'
 	@$(NEWEST)/bin/python -c 'import torch; print("PyTorch", torch.__version__)'
-	$(NEWEST)/bin/python -m pytest -m "not slow" -n $(WORKERS) -W default $(NEWEST_TESTS)
+	$(NEWEST)/bin/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal -W default $(NEWEST_TESTS)
 
 N ?= 1000
 SEED ?= 0
