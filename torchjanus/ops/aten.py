@@ -128,7 +128,7 @@ _BY_HAND: dict[str, frozenset[str]] = {
             mean.dim cat.default stack.default convolution.default embedding_dense_backward.default _softmax.default
             index_put.default"""
         + _FUSED,
-        # A product of matrices, which another routine computes, and iterations otherwise, in another layout.
+        # A product of matrices, which another routine computes, and which rounds otherwise, in another layout.
         "product": "addbmm addbmm_ addmm addmm_ addmv addmv_ addr addr_ baddbmm baddbmm_ bmm mm mv",
         # With ``out=``: was seen to fill a tensor of any layout right (``benchmarks.robustness.torch_databases ops``).
         "writes_any_layout": """alias_copy all amax amin aminmax any arange argmax argmin as_strided_copy avg_pool2d cat
