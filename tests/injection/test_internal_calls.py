@@ -29,7 +29,7 @@ METHODS = [
     (BackwardCode, "_end"),
     (ForLoops, "_begun"),
     (ForLoops, "_begin_iteration"),
-    (ForLoops, "ended"),
+    (ForLoops, "record_end"),
     (ForLoops, "_combined_begun"),
     (ForLoops, "_begin_combined"),
     (ForLoops, "_combined_ended"),
@@ -104,7 +104,7 @@ def test_code_that_autograd_calls_goes_on(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["_begun", "_begin_iteration", "ended", "_combined_begun", "_begin_combined", "_combined_ended"]
+    "name", ["_begun", "_begin_iteration", "record_end", "_combined_begun", "_begin_combined", "_combined_ended"]
 )
 def test_loops_go_on(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def failing(self, *args, **kwargs):

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 
+from torchjanus.core.settings import SETTINGS
 from torchjanus.execute.compiled.priority import PRIORITY, SERVER
 
 __all__ = ["COMPILER", "ENVIRONMENT", "IMPORTED", "LOWERING", "READ_LATE", "STARTED", "STOPPABLE", "STOPS", "serve"]
@@ -50,7 +51,7 @@ _IDLE = 120.0  # seconds without an order and without a child, after which the s
 _STEP = 0.02  # seconds between two looks at children that may have ended
 _LOOK = 0.25  # seconds between two looks whether the program is alive
 # What begins so is read at each use, by torchjanus or by Inductor, which sets it, too: a child has the program's.
-READ_LATE = ("TORCHJANUS_", "TORCHINDUCTOR_CACHE_DIR")
+READ_LATE = (*(setting.name for setting in SETTINGS), "TORCHINDUCTOR_CACHE_DIR")
 ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # of the server
 STOPS = sys.platform == "linux"  # whether a child may be stopped: it ends with its parent all the same
 _PR_SET_PDEATHSIG = 1  # see prctl(2)
