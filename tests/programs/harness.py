@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 CORPUS = Path(__file__).parent
-RUN_ONE_IN = 12
+RUN_ONE_IN = 8
 CALLS = 10
 SEED = 20  # of all that programs draw
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from tests.programs.harness import Program, program
 
-RUN_ONE_IN = 18  # Each takes a second or two, or is much like the others.
+RUN_ONE_IN = 12  # Each takes a second or two, or is much like the others.
 
 scale = 2.0
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.programs.harness import Program, program
 
-RUN_ONE_IN = 48  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
+RUN_ONE_IN = 32  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
 N = 18
 WITHIN = "selected inside the graph"

@@ -4,7 +4,7 @@ import torch
 
 from tests.programs.harness import Program, program
 
-RUN_ONE_IN = 48  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
+RUN_ONE_IN = 32  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
 COUNTS = (5, 4, 6, 3, 7, 2, 1, 5, 2, 1, 0, 3, 1, 2, 8, 1, 2, 4) * 2
 

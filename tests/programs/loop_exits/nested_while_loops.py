@@ -5,7 +5,7 @@ import torch
 from tests.programs.harness import Program, program
 from tests.programs.loop_exits.while_loops import ITERATIONS, Net, lists, numbers, sequences
 
-RUN_ONE_IN = 48  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
+RUN_ONE_IN = 32  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
 FEW = (3, 4, 3, 5, 6, 4, 7, 3, 5, 8)
 

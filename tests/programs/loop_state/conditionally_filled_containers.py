@@ -6,7 +6,7 @@ import torch
 
 from tests.programs.harness import Program, program
 
-RUN_ONE_IN = 48  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
+RUN_ONE_IN = 32  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
 LENGTHS = (4, 4, 4, 4, 4, 4, 6, 3, 4, 4, 4, 4, 3, 4, 4, 4)
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from tests.programs.harness import Program, program
 
-RUN_ONE_IN = 32  # Each takes seconds: it is served only after many of its loops or calls have been merged.
+RUN_ONE_IN = 20  # Each takes seconds: it is served only after many of its loops or calls have been merged.
 
 N = 14
 H = 4

@@ -6,7 +6,7 @@ from torch import nn
 
 from tests.programs.harness import Program, program
 
-RUN_ONE_IN = 32  # Each takes seconds: it is served only after many of its loops or calls have been merged.
+RUN_ONE_IN = 20  # Each takes seconds: it is served only after many of its loops or calls have been merged.
 
 MANY = 24
 COUNTS = (5, 9, 4, 7, 12, 3, 8, 6)

@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.programs.harness import Program, program
 
-RUN_ONE_IN = 18  # Each takes a second or two, or is much like the others.
+RUN_ONE_IN = 12  # Each takes a second or two, or is much like the others.
 
 LENGTHS = (5, 7, 5, 9, 12, 30, 6, 4, 17, 8, 21, 5)
 A = torch.eye(3) * 0.9

@@ -8,7 +8,7 @@ from tests.programs.branches.branches_in_loops import Net, sequences
 from tests.programs.harness import Program, program
 from tests.programs.loops.lookups_in_loops import words
 
-RUN_ONE_IN = 48  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
+RUN_ONE_IN = 32  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
 
 @program(speculated=17, compiles=1, close=1e-5)

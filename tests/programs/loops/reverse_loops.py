@@ -7,7 +7,7 @@ from torch import nn
 from tests.programs.harness import Program, program
 from tests.programs.loops.sizes_in_loops import Trainer, sizes
 
-RUN_ONE_IN = 48  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
+RUN_ONE_IN = 32  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
 
 @program(speculated=9, compiles=1, close=1e-4)

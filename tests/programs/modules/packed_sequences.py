@@ -6,7 +6,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 
 from tests.programs.harness import Program, program
 
-RUN_ONE_IN = 48  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
+RUN_ONE_IN = 32  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
 LENGTHS = (
     [3, 5, 2, 4],

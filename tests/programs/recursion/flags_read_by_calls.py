@@ -5,7 +5,7 @@ import torch
 from tests.programs.harness import Program, program
 from tests.programs.recursion.recursion import CLOSE, Net, binary, forests, single
 
-RUN_ONE_IN = 18  # Each takes a second or two, or is much like the others.
+RUN_ONE_IN = 12  # Each takes a second or two, or is much like the others.
 
 
 class Marked:

@@ -10,7 +10,7 @@ from torch import nn
 from tests.programs.harness import Program, program
 from tests.programs.recursion.recursion import CLOSE, WIDTH, WORDS, parameter
 
-RUN_ONE_IN = 48  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
+RUN_ONE_IN = 32  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
 CALLS = 24
 PLAIN = ["a + b * c", "f(a, b, 1)", "(a + b) * (c - 1)", "-a", "g(f(a), -b)"]

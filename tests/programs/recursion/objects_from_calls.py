@@ -11,7 +11,7 @@ from torch import nn
 from tests.programs.harness import Program, program
 from tests.programs.recursion.recursion import CLOSE, WIDTH, WORDS, Net, bushy, forests, single
 
-RUN_ONE_IN = 32  # Each takes seconds: it is served only after many of its loops or calls have been merged.
+RUN_ONE_IN = 20  # Each takes seconds: it is served only after many of its loops or calls have been merged.
 
 
 @dataclass

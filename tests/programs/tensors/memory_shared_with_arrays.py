@@ -6,7 +6,7 @@ from torch import nn
 
 from tests.programs.harness import CALLS, Program, program
 
-RUN_ONE_IN = 18  # Each takes a second or two, or is much like the others.
+RUN_ONE_IN = 12  # Each takes a second or two, or is much like the others.
 
 HOST_WRITES = "an array is changed in the step, and a tensor that shares its memory is used after that"
 GRAPH_WRITES = "a tensor that shares memory with an array is changed in the step"

@@ -10,7 +10,7 @@ from tests.programs.recursion.recursion import CLOSE, WIDTH, binary, parameter
 from tests.programs.trees.numbered_trees import CLASSES
 from tests.programs.trees.results_of_trees import Encoder as Words
 
-RUN_ONE_IN = 48  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
+RUN_ONE_IN = 32  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
 CALLS = 24
 

@@ -8,7 +8,7 @@ from torch import nn
 from tests.programs.harness import Program, program
 from tests.programs.recursion.recursion import CLOSE, WIDTH, WORDS, Net, binary, bushy, forests, parameter, single
 
-RUN_ONE_IN = 32  # Each takes seconds: it is served only after many of its loops or calls have been merged.
+RUN_ONE_IN = 20  # Each takes seconds: it is served only after many of its loops or calls have been merged.
 
 ARITY = {"add": 2, "mul": 2, "neg": 1}
 

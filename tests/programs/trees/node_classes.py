@@ -7,7 +7,7 @@ import torch
 from tests.programs.harness import Program, program
 from tests.programs.recursion.recursion import CLOSE, WIDTH, WORDS, Net
 
-RUN_ONE_IN = 48  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
+RUN_ONE_IN = 32  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
 CALLS = 24
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from tests.programs.harness import Program, program
 from tests.programs.recursion.recursion import CLOSE, Net, bushy, parameter
 
-RUN_ONE_IN = 18  # Each takes a second or two, or is much like the others.
+RUN_ONE_IN = 12  # Each takes a second or two, or is much like the others.
 
 CLASSES = 3
 
