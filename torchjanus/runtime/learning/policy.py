@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import NamedTuple
 
 from torchjanus.core.logs import logger
 from torchjanus.runtime.learning.pending_graphs import PendingGraphs
@@ -43,6 +44,20 @@ _HOLD = (
     "Instead: hold what changes constant, let it be a tensor or a number that the step computes with, pad sizes to a "
     "few, or take the part that changes out of the step."
 )
+
+
+class _Outcomes(NamedTuple):
+    """How many calls there were, how many left the paths of the graphs (misses and violations), and how many a graph
+    made."""
+
+    calls: int
+    missed: int
+    served: int
+
+    @property
+    def unserved(self) -> int:
+        """How many calls no graph made, those included for which none was tried."""
+        return self.calls - self.served
 
 
 class LearningPolicy:
@@ -84,7 +99,7 @@ class LearningPolicy:
         self._served = 0  # calls speculated when no more graphs were made
         self._unserved = 0  # calls since then that no graph could make
         self._faults = 0
-        self._since = (0, 0, 0)  # all calls, those that left the paths of graphs, and those speculated; see ``_lost``
+        self._since = _Outcomes(0, 0, 0)  # the counts when a call was last watched, or a graph last made
         self._left_in_debt = 0  # so many more calls are learnt from, whatever the account says
         self._fruitless = 0  # how often that was done in a row without graphs that then made most calls
 
@@ -114,10 +129,10 @@ class LearningPolicy:
 
     def _count_anew(self) -> None:
         """Count from now on which calls graphs could not make."""
-        _, _, served, unserved = self._lost
-        if served > unserved:
+        lately = self._lately
+        if lately.served > lately.unserved:
             self._fruitless = 0
-        self._since = self._counts.calls, self._counts.missed + self._counts.violated, self._counts.speculated
+        self._since = self._outcomes
 
     def record_repeat(self) -> None:
         """Record that a call by a graph has to be repeated under watch, because of its extern calls."""
@@ -300,39 +315,40 @@ class LearningPolicy:
         not be worth its price yet. Such a call prints, or evaluates, every hundredth time."""
         if self._in_a_row >= MANY_MISSES:
             return False
-        calls, missed, _, _ = self._lost
-        return RARE * missed <= calls and not self.payback.pays_for(missed)
+        lately = self._lately
+        return RARE * lately.missed <= lately.calls and not self.payback.pays_for(lately.missed)
 
     @property
-    def _lost(self) -> tuple[int, int, int, int]:
-        """All calls since one was last watched or a graph was last made, those that left the paths of the graphs, those
-        that a graph made, and those that none made."""
-        calls, missed, speculated = self._since
+    def _outcomes(self) -> _Outcomes:
         counts = self._counts
-        all_, served = counts.calls - calls, counts.speculated - speculated
-        return all_, counts.missed + counts.violated - missed, served, all_ - served
+        return _Outcomes(counts.calls, counts.missed + counts.violated, counts.speculated)
+
+    @property
+    def _lately(self) -> _Outcomes:
+        """The counts since a call was last watched, or a graph last made."""
+        return _Outcomes(*(now - before for now, before in zip(self._outcomes, self._since, strict=True)))
 
     def _learns_in_debt(self) -> bool:
         """Whether this call is learnt from although the account cannot pay for it: the calls that no graph has made
         since learning ended would have been saved its price by now (see ``Payback``). Then a few calls are learnt from.
         Each time that this was of no use, the next time is twice as far."""
-        *_, served, unserved = self._lost
-        if self._left_in_debt and not served:
+        lately = self._lately
+        if self._left_in_debt and not lately.served:
             self._left_in_debt -= 1
             return True
         self._left_in_debt = 0
-        if not self.payback.pays_again(unserved, 2**self._fruitless):
+        if not self.payback.pays_again(lately.unserved, 2**self._fruitless):
             return False
         self._fruitless += 1
         self._left_in_debt = CALLS_IN_DEBT - 1
-        text = f"{unserved:,} calls that no graph could make would have been saved the price of one: it is tried again"
-        self._event_log.record("again", text)
+        calls = f"{lately.unserved:,} calls that no graph could make"
+        self._event_log.record("again", f"{calls} would have been saved the price of one: it is tried again")
         return True
 
     def may_relax(self) -> bool:
         """Whether a call that may not be watched may lead to a relaxed graph, which needs no watched run. The search
         takes longer than a short call, so it is made ever more rarely until there is another graph."""
-        _, missed, _, _ = self._lost
+        missed = self._lately.missed
         looks = missed & (missed - 1) == 0
         return looks and bool(self._routes.entries) and not self.closed and self.budget.allows("make")
 
