@@ -209,7 +209,8 @@ class Calls:
                 return self._without_new_graph(args, kwargs, journal)
             if learning.routes.entries:
                 self.counts.missed += 1
-                learning.routes.dispatch.record_miss(args, kwargs)
+                if self.budget.limited:  # else graphs and Python are not compared
+                    learning.routes.dispatch.record_miss(args, kwargs)
             if self.pending_graphs.is_waiting:
                 if journal is not None and journal.records:
                     self.pending_graphs.record_wasted_run()
