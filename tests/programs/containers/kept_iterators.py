@@ -1,6 +1,7 @@
 """Iterators and generators that a step makes and keeps: gone through after the call, they show what there is then."""
 
 import itertools
+import random
 
 import torch
 
@@ -310,3 +311,59 @@ def a_number_of_the_first_call_again_and_again():
 @program()
 def a_list_of_the_first_call():
     return going_on(lambda held, x: iter([held.n + k for k in range(2 * CALLS)]))
+
+
+class Numbered:
+    """A sequence by ``__getitem__`` alone, and by ``__len__`` backward."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if index >= self.length:
+            raise IndexError
+        return index
+
+
+def renewed(make):
+    """The step makes a new iterator where the kept one has ended, and shuffles its list: nothing of the run after that
+    is watched. It goes on with the iterator that it keeps, and with the one of its variable, which are the same."""
+    box, rows, order = Held(), torch.randn(5, 3), [0, 1, 2]
+    box.it = make(order)
+
+    def step(count):
+        taken, it = [], box.it
+        while len(taken) < count:
+            try:
+                taken.append(next(box.it if len(taken) % 2 else it))
+            except StopIteration:
+                box.it = it = make(order)
+                next(it)
+                random.shuffle(order)
+        return taken, rows[taken].sum()
+
+    return Program(step, [(2 + number % 2,) for number in range(CALLS)], state=(box, order))
+
+
+@program(speculated=0)
+def list_iterator_renewed_where_nothing_is_watched_any_more():
+    return renewed(iter)
+
+
+@program(speculated=0)
+def sequence_iterator_renewed_where_nothing_is_watched_any_more():
+    return renewed(lambda order: iter(Numbered(4)))
+
+
+@program(speculated=0)
+def reversed_sequence_renewed_where_nothing_is_watched_any_more():
+    return renewed(lambda order: reversed(Numbered(4)))
+
+
+@program(speculated=0)
+def tuple_iterator_renewed_where_nothing_is_watched_any_more():
+    rows = (1, 0, 2, 4)
+    return renewed(lambda order: iter(rows))

@@ -107,10 +107,11 @@ class NativeValues(Texts):
                     self.shadows.gone_through(one, copy)
             if fn is reversed and (held := self.changing(args[0], given[0])) is not None:
                 return paired(self.recording, held, reversed(given[0]), "__reversed__")
-            own = fn is iter and is_one_of(type(args[0]), (list, tuple))  # see ``iterates`` below
+            if fn is iter and len(args) == 1 and is_one_of(type(args[0]), (list, tuple)) and given[0] is not args[0]:
+                return paired(self.recording, args[0], given[0])
             given = tuple(
                 copy
-                if own or n not in taken or (held := self.changing(one, copy)) is None
+                if n not in taken or (held := self.changing(one, copy)) is None
                 else paired(self.recording, held, copy)
                 for n, (one, copy) in enumerate(zip(args, given, strict=True))
             )
@@ -138,11 +139,6 @@ class NativeValues(Texts):
             given = tuple(self._pinned(list(a) if _is_iterator(a) else a, why) for a in given)
         if is_one_of(fn, (enumerate, collections.deque)):  # the first number, and the maximal length
             given = (*given[:1], *(self.recording.pin(a, f"given to {fn.__name__}()") for a in given[1:]))
-        found = [one for one in args if is_one_of(type(one), (list, tuple)) and self.recording.owner(one) is not None]
-        if fn is iter and len(args) == 1 and found:
-            iterator = iter(given[0])
-            self.recording.record_iterator(iterator, args[0])
-            return iterator
         if is_one_of(fn, (dict, collections.OrderedDict, collections.defaultdict)):  # its keywords are its contents
             # Pairs from before the call are read, too.
             given = tuple(

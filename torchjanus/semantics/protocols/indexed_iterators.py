@@ -27,9 +27,6 @@ class WrappedIterable:
     def __repr__(self) -> str:
         return repr(self.native())
 
-    def advance(self) -> None:
-        """Bring the object that ``native()`` returned to the position of this one."""
-
     def has_ended(self) -> bool:
         """Whether it yields nothing more, whatever happens to the iterable."""
         return False
@@ -37,9 +34,7 @@ class WrappedIterable:
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Return the reduction of Python's own object, so that it can be copied and pickled."""
         if not self.has_ended():
-            made = self.native()
-            self.advance()
-            reduced = made.__reduce_ex__(protocol)
+            reduced = self.native().__reduce_ex__(protocol)
             if not self.has_ended():  # the reduction looks a name up, which may run code that exhausts this one
                 return reduced
         return iter, ((),)
@@ -49,13 +44,13 @@ class WrappedIterable:
 
 
 class IndexedIterator(WrappedIterable):
-    """One with an index, which the program may read and set."""
+    """One with an index, which the program may read and set. ``_twin``: the native object, once there is one."""
 
-    __slots__ = ()
+    __slots__ = ("_twin",)
+    _twin: Any
 
     def __setstate__(self, index: Any) -> None:
         made = self.native()
-        self.advance()
         made.__setstate__(index)
         self.set_index(made.__reduce__()[2:])
 
@@ -63,12 +58,16 @@ class IndexedIterator(WrappedIterable):
         """Set the index from the state of the native object, which is empty if that has ended."""
         raise NotImplementedError
 
+    def _follow(self) -> None:
+        """Take the position of the native object, if there is one: what has it may have advanced it, too."""
+        if self._twin is not None and not self.has_ended():
+            self.set_index(self._twin.__reduce__()[2:])
+
     def __length_hint__(self) -> Any:
+        self._follow()
         if self.has_ended():
             return 0
-        made = self.native()
-        self.advance()
-        return made.__length_hint__()
+        return self.native().__length_hint__()
 
 
 class EmptySequence:
@@ -88,7 +87,7 @@ def _has_ended(twin: Any) -> bool:
 class Indexing(IndexedIterator):
     """Iterates by the sequence protocol: ``obj[0]``, ``obj[1]``, ... until IndexError."""
 
-    __slots__ = ("_at", "_done", "_index", "_obj", "_semantics", "_twin")
+    __slots__ = ("_at", "_done", "_index", "_obj", "_semantics")
 
     def __init__(self, semantics: Any, at: Site, obj: Any) -> None:
         self._twin: Any = None
@@ -98,6 +97,7 @@ class Indexing(IndexedIterator):
         return self
 
     def __next__(self) -> Any:
+        self._follow()
         if self._done:
             raise StopIteration
         if self._index == sys.maxsize:
@@ -106,17 +106,23 @@ class Indexing(IndexedIterator):
             value = self._semantics.item(self._at, self._obj, self._index)
         except (IndexError, StopIteration):
             self._done, self._obj = True, None  # an iterator that has ended holds no sequence
+            self._lead()
             raise StopIteration from None
         self._index += 1
+        self._lead()
         return value
 
     def native(self) -> Any:
-        if self._twin is None or (self._done and not _has_ended(self._twin)):
-            self._twin = iter(EmptySequence() if self._done else self._obj)
-            list(self._twin if self._done else ())
+        if self._done and (self._twin is None or not _has_ended(self._twin)):
+            self._twin = iter(EmptySequence())
+            list(self._twin)
+        elif self._twin is None:
+            self._twin = iter(self._obj)
+            self._lead()
         return self._twin
 
-    def advance(self) -> None:
+    def _lead(self) -> None:
+        """Bring the native object, if there is one, to the position of this one."""
         if self._twin is not None:
             self._twin.__setstate__(sys.maxsize if self._done else self._index)
 
@@ -124,14 +130,16 @@ class Indexing(IndexedIterator):
         return self._done
 
     def set_index(self, state: tuple[Any, ...]) -> None:
-        if not self._done:  # an iterator that has ended stays ended
+        if not state:
+            self._done, self._obj = True, None
+        elif not self._done:  # an iterator that has ended stays ended
             self._index = state[0]
 
 
 class ReversedIndexing(IndexedIterator):
     """Iterates by the sequence protocol from the last element to the first: ``reversed(obj)``."""
 
-    __slots__ = ("_at", "_index", "_obj", "_semantics", "_twin")
+    __slots__ = ("_at", "_index", "_obj", "_semantics")
 
     def __init__(self, semantics: Any, at: Site, obj: Any, length: int) -> None:
         self._twin: Any = None
@@ -141,21 +149,27 @@ class ReversedIndexing(IndexedIterator):
         return self
 
     def __next__(self) -> Any:
+        self._follow()
         if self._index <= 0:
             self._obj = ()
             raise StopIteration
         self._index -= 1
+        self._lead()
         try:
             return self._semantics.item(self._at, self._obj, self._index)
         except (IndexError, StopIteration):
             self._index, self._obj = 0, ()
+            self._lead()
             raise StopIteration from None
 
     def native(self) -> Any:
-        self._twin = self._twin or reversed(self._obj)
+        if self._twin is None:
+            self._twin = reversed(self._obj)
+            self._lead()
         return self._twin
 
-    def advance(self) -> None:
+    def _lead(self) -> None:
+        """Bring the native object, if there is one, to the position of this one."""
         if self._twin is not None:
             self._twin.__setstate__(self._index - 1)
 

@@ -88,10 +88,7 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         self.made_at: list[int] = []  # per tensor number: the number of events before it
         self.identities: dict[int, Expr] = {}  # by id of an object that is a key of the run's own containers
         self.new_ids: set[int] = set()  # ids of objects that this run has made
-        # By id of an iterator over a list's traced elements: it, and the iterator that the heap gets in its place.
-        self._iterators: dict[int, tuple[Iterator[Any], Iterator[Any]]] = {}
         self._views: dict[int, tuple[Any, Any]] = {}  # see ``views``
-        self._reaching: dict[int, WrappedIterable] = {}  # emulated iterators; the heap holds Python's own instead
         # By id of a view: the view, and the tensor that it represents.
         self._result_views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # By id of a tuple with traced numbers: the tuple, and the tuple of bare values that the heap gets.
@@ -270,17 +267,12 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         if isinstance(value, torch.Tensor):
             return self._result_views.get(id(value), (value, value))[1]
         if isinstance(value, WrappedIterable):
-            self._reaching[id(value)] = value
-            made = value.native()
-            value.advance()
-            return made
-        if id(value) in self._iterators:
-            return self._iterators[id(value)][1]
+            return value.native()
         if id(value) in self._views:
             return self._views[id(value)][1]
         if not isinstance(value, tuple | slice) or self.owner(value) is not None:
             return value
-        known = self._bare_tuples.get(id(value))
+        known, made = self._bare_tuples.get(id(value)), value
         if isinstance(value, slice):
             if known is None and any(isinstance(part, Traced) for part in (value.start, value.stop, value.step)):
                 made = slice(plain(value.start), plain(value.stop), plain(value.step))
@@ -289,15 +281,10 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         if known is None:
             parts = [self.bare(part) for part in value]
             same = all(part is old for part, old in zip(parts, value, strict=True))
-            made = value
             if not same:
                 made = torch.Size(parts) if type(value) is torch.Size else tuple.__new__(type(value), parts)
             known = self._bare_tuples[id(value)] = (value, made)
         return known[1]
-
-    def is_stand_in(self, value: Any) -> bool:
-        """Whether the program goes on with this iterator, while the heap gets another one."""
-        return id(value) in self._iterators
 
     def note_result_view(self, view: torch.Tensor, meant: torch.Tensor) -> None:
         """Record that ``view``, returned by a recursive call, represents ``meant``, which the call did not make."""
@@ -316,20 +303,6 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
     def view_in_heap(self, view: Any) -> Any:
         """Return the view that the heap gets in the place of ``view`` (see ``views``)."""
         return self._views.get(id(view), (view, view))[1]
-
-    def record_iterator(self, iterator: Iterator[Any], original: list[Any] | tuple[Any, ...]) -> None:
-        """Record that ``iterator`` yields the traced elements of ``original``, which existed before the call."""
-        self._iterators[id(iterator)] = (iterator, iter(original))
-
-    def advance_iterators(self) -> None:
-        """Advance the heap's iterators to the positions of the program's."""
-        for reaching in self._reaching.values():
-            reaching.advance()
-        for known, real in self._iterators.values():
-            index = known.__reduce__()[2:]
-            real.__setstate__(index[0] if index else sys.maxsize)  # type: ignore[attr-defined]
-            if not index:
-                next(real, None)  # exhausted: it stays so when the list grows
 
     def pin(self, value: Any, why: str) -> Any:
         """Return the untraced value, and record a specialisation on it. ``why`` goes into the report."""

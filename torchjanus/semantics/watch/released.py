@@ -45,7 +45,7 @@ class Released(Watch):
     def _bare(self, value: Any) -> Any:
         """Return what the program would have in the place of a value that this run has made. Iterators stay, since
         variables hold them, too."""
-        if isinstance(value, WrappedIterable) or self.recording.is_stand_in(value):
+        if isinstance(value, WrappedIterable):
             return value
         return self.recording.bare(value)
 
@@ -106,7 +106,7 @@ def _release(state: WatchState, seconds: float) -> None:
         if is_rewritten(frame.f_code):
             for value in list(frame.f_locals.values()):
                 held = isinstance(value, _CONTAINERS) or is_native_iterator(value)
-                if held and not isinstance(value, WrappedIterable) and not recording.is_stand_in(value):
+                if held and not isinstance(value, WrappedIterable):
                     finalization.bare(value)
         frame = frame.f_back
     for watch in state.limit.watches:

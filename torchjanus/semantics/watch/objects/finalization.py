@@ -56,7 +56,6 @@ class Finalization:
     def settle(self, result: Any) -> Any:
         """Fill in the recipes of the trace. Return ``result`` with untraced numbers."""
         trace = self.trace
-        self.recording.advance_iterators()
         effects = [event for event in trace.events if isinstance(event, _EFFECTS)]
         for event in effects:
             self._write = None if isinstance(event, Extern) else event
