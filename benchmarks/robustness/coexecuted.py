@@ -1,13 +1,15 @@
-"""Co-execution forced on programs: those after public scripts, and those of the corpus of which no whole graph is made.
+"""Co-execution forced on programs: those after public scripts, and those of the corpus.
 
-    python -m benchmarks.robustness.coexecuted [NAME ...] [--outside] [--refused] [--every N]
+    python -m benchmarks.robustness.coexecuted [NAME ...] [--outside] [--refused] [--served] [--every N] [--offset K]
 
-Takes about ten minutes for both kinds on a quiet machine.
+``--refused``: the programs of the corpus of which no whole graph is made; ``--served``: those that whole graphs serve,
+about a second each. Takes about ten minutes for programs after public scripts and refused ones on a quiet machine.
 
 Each program runs eager and with ``executor="coexecute"`` from the same seeds; results, state, output, what was raised
 and the generators have to be the same, bit by bit. The table says how many calls were served, what share of the
-operators graphs made, how many calls diverged, and the reasons of calls that were not served. Without a choice both
-kinds run; ``--every N`` takes each Nth refused program. Names are those of outside programs, or ``category-program``.
+operators graphs made, how many calls diverged, and the reasons of calls that were not served. Without a choice the
+first two kinds run; ``--every N`` takes each Nth program of the corpus, from the Kth on. Names are those of outside
+programs, or ``category-program``.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from benchmarks.robustness.outside import compared
 from tests.outside import PROGRAMS
 from tests.programs import harness
 
-__all__ = ["Row", "main", "of_the_corpus", "outside", "refused"]
+__all__ = ["Row", "corpus", "main", "of_the_corpus", "outside"]
 
 
 @dataclass(frozen=True)
@@ -77,23 +79,30 @@ def of_the_corpus(category: str, name: str) -> Row:
     return _row(f"{category}-{name}", harness.compare(eager, other), other.steps)
 
 
-def refused() -> Iterator[tuple[str, str]]:
-    """Yield the programs of the corpus that no whole graph can be made of."""
+def corpus(*, refused: bool) -> Iterator[tuple[str, str]]:
+    """Yield the programs of the corpus that no whole graph can be made of, or the others."""
     for category in harness.files():
         module = harness.load(category)
         for name in harness.programs_in(module):
-            if getattr(module, name).spec.refused:
+            if bool(getattr(module, name).spec.refused) is refused:
+                yield category, name
+
+
+def _chosen(options: argparse.Namespace, both: bool) -> Iterator[tuple[str, str]]:
+    for is_refused, is_asked in ((True, both or options.refused), (False, options.served)):
+        for number, (category, name) in enumerate(corpus(refused=is_refused)):
+            is_next = is_asked and number % options.every == options.offset
+            if is_next or f"{category}-{name}" in options.names:
                 yield category, name
 
 
 def _rows(options: argparse.Namespace) -> Iterator[Row]:
-    both = not (options.outside or options.refused or options.names)
+    both = not (options.outside or options.refused or options.served or options.names)
     for name in PROGRAMS:
         if both or options.outside or name in options.names:
             yield outside(name)
-    for number, (category, name) in enumerate(refused()):
-        if f"{category}-{name}" in options.names or ((both or options.refused) and number % options.every == 0):
-            yield of_the_corpus(category, name)
+    for category, name in _chosen(options, both):
+        yield of_the_corpus(category, name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,7 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--outside", action="store_true", help="programs after public scripts")
     parser.add_argument("--refused", action="store_true", help="refused programs of the corpus")
+    parser.add_argument("--served", action="store_true", help="programs of the corpus that whole graphs serve")
     parser.add_argument("--every", type=int, default=1, metavar="N")
+    parser.add_argument("--offset", type=int, default=0, metavar="K")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -1418,6 +1418,17 @@ def coexecuted_hook_of_a_node(jit):
     return Program(jit(step, executor="coexecute"), inputs(), state=node)
 
 
+@program(refused="sets how torch computes (set_flush_denormal)")
+def coexecuted_setting(jit):
+    def step(x):
+        torch.set_flush_denormal(True)
+        y = x * 1e-39
+        torch.set_flush_denormal(False)
+        return y
+
+    return _coexecuted(jit, step)
+
+
 @program(refused="sets hooks for saved tensors")
 def coexecuted_saved_tensors(jit):
     w = torch.ones(5, requires_grad=True)

@@ -296,6 +296,8 @@ def _digest(tensor: torch.Tensor) -> Any:
     if plain.dtype.is_floating_point:
         # Which of its operands' payloads a NaN keeps depends on where in a vector register an element lies.
         plain = torch.where(plain.isnan(), torch.nan, plain)
+    else:
+        plain = plain.clone()  # memory that numpy() is asked for counts as shared from then on
     return bytes(plain.view(torch.uint8).cpu().numpy()) if plain.numel() else b""
 
 

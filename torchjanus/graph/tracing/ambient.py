@@ -44,7 +44,7 @@ class Ambient:
         """Put ``modes`` in force. Inference mode counts as no-grad: they differ only in later use of the results."""
         torch.set_grad_enabled(modes.grad and not modes.inference)
         if torch.get_default_dtype() != modes.default_dtype:
-            torch.set_default_dtype(modes.default_dtype)
+            torch._C._set_default_dtype(modes.default_dtype)
         _switch_attention(modes.without)
         if modes.autocast != self._regions:
             self._autocast.close()
@@ -62,7 +62,7 @@ class Ambient:
             torch.clear_autocast_cache()
         self._outside.close()
         _switch_attention(self._without)
-        torch.set_default_dtype(self._dtype)
+        torch._C._set_default_dtype(self._dtype)
         torch.set_grad_enabled(self._grad)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.default_device import without_function_modes
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Ref
 from torchjanus.graph.tracing.ambient import Ambient
@@ -20,17 +19,21 @@ from torchjanus.runtime.coexecution.recording.placeholders import Placeholder, f
 __all__ = ["replay", "tensors_in"]
 
 
-def replay(events: Iterable[Event], values: MutableSequence[Any], private: MutableMapping[int, torch.Tensor]) -> None:
+def replay(
+    events: Iterable[Event],
+    values: MutableSequence[Any],
+    private: MutableMapping[int, torch.Tensor],
+    ambient: Ambient,
+) -> None:
     """Make the calls of matched events. ``values``: the tensors by number; ``private``: the earlier contents of inputs
-    that share memory with arrays, as they were when the call met them."""
+    that share memory with arrays, as they were when the call met them; ``ambient``: puts modes in force."""
     now = {n: copied(values[n]) for n in private}
     try:
-        with without_function_modes(), Ambient() as ambient:
-            for event in events:
-                for n in event.inputs:
-                    if n in private:
-                        _write(values[n], private[n])
-                _make(event, values, ambient)
+        for event in events:
+            for n in event.inputs:
+                if n in private:
+                    _write(values[n], private[n])
+            _make(event, values, ambient)
     finally:
         with torch.no_grad():
             for n, contents in now.items():

@@ -28,6 +28,7 @@ from torchjanus.runtime.coexecution.merging.merging import Merging
 from torchjanus.runtime.coexecution.recording.composites import ACTIVE
 from torchjanus.runtime.coexecution.recording.events import Kind, Trace
 from torchjanus.runtime.coexecution.recording.recorder import REMEDY, Recorder
+from torchjanus.runtime.coexecution.recording.settings import settings
 from torchjanus.runtime.coexecution.recording.unnoticed import Unnoticed
 from torchjanus.runtime.coexecution.report import CoexecutionReport
 from torchjanus.runtime.coexecution.skeleton import Run
@@ -78,6 +79,7 @@ class Coexecution:
         self._worker = Worker()
         self._merging = Merging()
         self._merges = merges
+        self._settings: tuple[Any, ...] = ()  # of torch, at the beginning of the call
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make one call: by a skeleton and a graph, recorded, or as it is."""
@@ -99,6 +101,7 @@ class Coexecution:
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._varies:
             return self._merge(args, kwargs)
+        self._settings = settings()
         arguments = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         begun = self._begun(arguments)
         if begun is not None:
@@ -125,8 +128,8 @@ class Coexecution:
     def _begun(self, arguments: list[torch.Tensor]) -> tuple[Served, list[Any]] | None:
         """Return the path that a call with these arguments probably takes, with the tensors known at its beginning: the
         one taken last, or another one that may begin so."""
-        last = self._last.get(_key(arguments))
-        for served in (last, *(one for one in self._served.values() if one is not last)):
+        last = self._last.get(self._key(arguments))
+        for served in (last, *(one for one in self._alike() if one is not last)):
             if served is None or served.diverged >= _DIVERGED:
                 continue
             values = served.begin()
@@ -134,12 +137,20 @@ class Coexecution:
                 return served, values
         return None
 
+    def _alike(self) -> list[Served]:
+        """Return the paths that were recorded under the settings of torch that are in force."""
+        return [served for (under, _), served in self._served.items() if under == self._settings]
+
+    def _key(self, arguments: list[torch.Tensor]) -> Any:
+        """Return what is equal for calls that may begin as calls of one path."""
+        return self._settings, _shapes(arguments)
+
     # -- served calls ---------------------------------------------------------------------------------------------
 
     def _serve(
         self, served: Served, values: list[Any], arguments: list[torch.Tensor], args: tuple[Any, ...], kwargs: Any
     ) -> Any:
-        others = [one for one in self._served.values() if one is not served]
+        others = [one for one in self._alike() if one is not served]
         begun = time.perf_counter()
         run = Run(served, values, others, arguments, self._graph_run)
         ACTIVE.composer = run
@@ -164,7 +175,7 @@ class Coexecution:
             self.counts.beside += isinstance(run.graph, OverlappedRun)
             if run.served is served:
                 served.evaluation.record_time(isinstance(run.graph, OverlappedRun), seconds)
-            self._last[_key(arguments)] = run.served
+            self._last[self._key(arguments)] = run.served
         elif run.recorder.refusal is not None:
             self.event_log.refuse(run.recorder.refusal)
         elif trace is not None:
@@ -279,7 +290,7 @@ class Coexecution:
         self, trace: Trace, recorder: Recorder, states: list[torch.Tensor], arguments: list[torch.Tensor]
     ) -> None:
         """Merge the trace into its path, and make and try the path's graph."""
-        token = trace.token
+        token = self._settings, trace.token
         if token in self._hopeless or (token not in self._paths and len(self._paths) >= _PATHS):
             return
         path = self._paths.get(token)
@@ -306,7 +317,7 @@ class Coexecution:
             self._served[token] = served
         if served is not None:
             served.diverged = 0
-            self._last[_key(arguments)] = served
+            self._last[self._key(arguments)] = served
 
     def _made(self, token: Any, path: Path) -> Served | None:
         begun = time.perf_counter()
@@ -366,5 +377,5 @@ class Coexecution:
         )
 
 
-def _key(arguments: list[torch.Tensor]) -> Any:
+def _shapes(arguments: list[torch.Tensor]) -> Any:
     return tuple(tuple(tensor.shape) for tensor in arguments)

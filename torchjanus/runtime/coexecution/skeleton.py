@@ -19,9 +19,10 @@ from torch.overrides import TorchFunctionMode
 
 from torchjanus.core.errors import NOWHERE, InternalFault, Place
 from torchjanus.core.trees import map_leaves
+from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.runtime.coexecution.composite_walk import Walk
 from torchjanus.runtime.coexecution.graphs.composite_plans import Composite
-from torchjanus.runtime.coexecution.graphs.matching import MISS
+from torchjanus.runtime.coexecution.graphs.matching import MISS, undisturbed
 from torchjanus.runtime.coexecution.graphs.run import GraphRun, LazyRun, restored, saved
 from torchjanus.runtime.coexecution.graphs.served import Served
 from torchjanus.runtime.coexecution.path_switching import begins_alike, cuts_before, events_of, make_missing, moved_to
@@ -30,6 +31,7 @@ from torchjanus.runtime.coexecution.recording.arrays import SharedArrays, copied
 from torchjanus.runtime.coexecution.recording.composites import Aborted, listed
 from torchjanus.runtime.coexecution.recording.events import Trace
 from torchjanus.runtime.coexecution.recording.observer import Observer
+from torchjanus.runtime.coexecution.recording.outside_modes import outside_modes
 from torchjanus.runtime.coexecution.recording.placeholders import placeholder, register, unregister
 from torchjanus.runtime.coexecution.recording.recorder import Recorder
 from torchjanus.semantics.torch.torch_state import generator_state
@@ -303,11 +305,20 @@ class Run(TorchFunctionMode):
         """Put the call back to Python: make what has matched for real, and record what follows."""
         served, k = self.served, self.position
         self.diverged_at = f"{served.events[k].name if k < len(served.events) else 'the end'}: {what}"
-        moved = saved() if self.reseeded() else None
-        self.graph.abandon()
         here = threading.get_ident() == self._thread
         if self._observer is not None and here:
             self._observer.stop()
+        with outside_modes() as ambient:
+            self.recorder = self._replayed(k, ambient)
+        if here:
+            self.recorder.observer.start()
+        self._unobserved |= not here  # another thread cannot watch this one
+
+    def _replayed(self, k: int, ambient: Ambient) -> Recorder:
+        """Make the first ``k`` events for real. Returns a recorder that goes on after them."""
+        served = self.served
+        moved = saved() if self.reseeded() else None
+        self.graph.abandon()
         recorder = self.recorder = Recorder(self._arguments, copies=True)
         recorder.observer.modules |= served.path.modules  # their code has run before
         recorder.sections += (one for one in served.path.sections if one.end <= k)
@@ -317,11 +328,9 @@ class Run(TorchFunctionMode):
             restored(self.states)
         events = events_of(served, k, self.numbers)
         try:
-            replay(events, self.values, self._private)
+            replay(events, self.values, self._private, ambient)
         except BaseException:
-            recorder.refuse(
-                "coexecution-raises", "an operation raises", "a skeleton could not raise it there.", NOWHERE
-            )
+            recorder.refuse_error(NOWHERE)
             raise
         if moved is not None:
             restored(moved)
@@ -330,10 +339,7 @@ class Run(TorchFunctionMode):
         known = (served.externals[n] for n in range(count) if n in served.externals)
         recorder.go_on_from(events, known, self.values[:count], self._arrays)
         recorder.fetched.update((event, value) for event, value in self._fetched.items() if event < k)
-        if here:
-            recorder.observer.start()
-        else:
-            self._unobserved = True  # another thread cannot watch this one
+        return recorder
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -354,8 +360,8 @@ class Run(TorchFunctionMode):
         served, values = self.served, self.values
         if self._arrays.all and self._arrays.written():
             self.diverge("an array that shares memory with a tensor was written to")
-        elif self.position < len(served.events):
-            self.diverge("the step ends earlier")
+        elif self.position < len(served.events) or not undisturbed():
+            self.diverge("the step ends earlier, or in another mode")
         elif any(sys.getrefcount(values[n]) > 2 for n in served.passing if values[n] is not None):
             self.diverge("a tensor lives on that did not in earlier calls")
         elif self._arrays.all and not served.bound.isdisjoint(self._arrays.alive()):

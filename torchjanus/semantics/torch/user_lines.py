@@ -18,7 +18,7 @@ from torchjanus.rewrite.hooks.frames import CALLING
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.actions import name_of
 
-__all__ = ["UserLines"]
+__all__ = ["Sentinel", "UserLines"]
 
 _REGISTRY = "__warningregistry__"
 _TEMPLATE = (lambda fn, args, kwargs: fn(*args, **kwargs)).__code__
@@ -31,7 +31,7 @@ def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
     return fn(*args, **kwargs)
 
 
-class _Sentinel:
+class Sentinel:
     """A key with the hash of "version" that is equal to nothing: it notes that a registry is looked at."""
 
     __slots__ = ("compared",)
@@ -52,7 +52,7 @@ class UserLines:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._sentinel = _Sentinel()
+        self._sentinel = Sentinel()
         self._made: dict[tuple[str, int], Callable[..., Any]] = {}
         self._spaces: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}  # by file: the module's, and ours
 

@@ -64,6 +64,7 @@ class Path:
         self.traces = 0
         self.escapes: dict[int, None] = {}
         self.fixed: dict[int, torch.Tensor] = {}
+        self.nodes: dict[int, str] = {}  # the names of the autograd nodes of tensors that live on
         self.bound: set[int] = set()  # tensors that share memory with arrays, and whose memory lives on
         self.modules: set[str | None] = set()
         self.sections: tuple[Section, ...] = ()  # of the latest trace
@@ -84,6 +85,7 @@ class Path:
         same = found.items() if not self.traces else ((n, t) for n, t in found.items() if self.fixed.get(n) is t)
         self.fixed = dict(same)
         self.escapes.update(dict.fromkeys(trace.escapes))
+        self.nodes.update(trace.nodes)
         self.bound.update(trace.bound)
         self.modules |= trace.modules
         self.sections = trace.sections

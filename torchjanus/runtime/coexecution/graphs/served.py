@@ -147,7 +147,7 @@ class Served:
         source = Source()
         names = {index: f"inputs[{index}]" for index in range(len(self.plan.inputs))}
         outputs = _Outputs({("tensor", n): position for position, n in self.plan.escapes.items()})
-        results = Results(source, cast(Any, outputs), self.lowered, names, {})
+        results = Results(source, cast(Any, outputs), self.lowered, names, self.path.nodes)
         held = {n: results.tensor(n) for n in self.plan.escapes.values()}
         gradients = [(leaf.index, results.dressed(leaf.result)) for leaf in self.lowered.leaves if leaf.changed]
         for index in self.lowered.restored:

@@ -26,7 +26,9 @@ from torchjanus.runtime.coexecution.recording.arrays import copied, same_bits
 from torchjanus.runtime.coexecution.recording.composites import Form, listed
 from torchjanus.runtime.coexecution.recording.events import Meta, here
 from torchjanus.runtime.coexecution.recording.kinds import called
+from torchjanus.runtime.coexecution.recording.lines import call_from_line
 from torchjanus.runtime.coexecution.recording.observer import Observer
+from torchjanus.runtime.coexecution.recording.outside_modes import outside_modes
 from torchjanus.runtime.coexecution.recording.placeholders import Placeholder, fill, placeholder, register, unregister
 from torchjanus.semantics.torch.torch_state import generator_state
 
@@ -93,14 +95,14 @@ class MergedRun(TorchFunctionMode):
                     return self._defer(call, operator)
                 if operator is not None and self._may_precede(call, operator):
                     self.native += 1
-                    return func(*args, **kwargs)
+                    return call_from_line(func, args, kwargs)
                 if not is_known:
                     self._make_pending(short)
                     self.native += 1
                     return self.operators.observe(call)
             self._make_pending(short)
             self.native += 1
-            return func(*args, **kwargs)
+            return call_from_line(func, args, kwargs)
 
     def composite(self, func: Callable[..., Any], first: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call of torch's own optimizers and the like. See ``Composer``."""
@@ -163,18 +165,15 @@ class MergedRun(TorchFunctionMode):
         pending, self._pending = self._pending, deque()
         states, self._states = self._states, None
         self._changing.clear()
-        with without_function_modes():
+        with outside_modes():
             moved = None
             if states is not None and generator_state() != self._drawn:  # the program has set the generator meanwhile
                 moved = saved()
                 restored(states)
-            grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
             try:
                 while pending:
                     _make(pending.popleft())
             finally:
-                torch.set_default_dtype(dtype)
-                torch._C._set_grad_enabled(grad)
                 if moved is not None:
                     restored(moved)
         seconds = time.perf_counter() - begun
@@ -221,7 +220,7 @@ def _make(one: _Pending) -> None:
         raise InternalFault("a tensor was written to, unseen, before an operation that reads it was made")
     torch._C._set_grad_enabled(call.key[1])
     if torch.get_default_dtype() is not call.key[2]:
-        torch.set_default_dtype(call.key[2])
+        torch._C._set_default_dtype(call.key[2])
     later = [(tensor, copied(tensor)) for tensor, then in one.contents if not same_bits(tensor, then)]
     for tensor, then in one.contents if later else ():
         tensor.data.copy_(then)  # the program has written to an array since

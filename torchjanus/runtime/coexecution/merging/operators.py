@@ -16,6 +16,7 @@ import torch
 from torchjanus.core.trees import map_leaves
 from torchjanus.runtime.coexecution.recording.events import ARITHMETIC, Meta, exact, meta_of
 from torchjanus.runtime.coexecution.recording.kinds import called
+from torchjanus.runtime.coexecution.recording.lines import watched_from_line
 from torchjanus.runtime.coexecution.recording.placeholders import Placeholder
 from torchjanus.semantics.torch.torch_state import generator_state
 
@@ -134,11 +135,11 @@ class Operators:
         """Make the call, whose arguments hold contents, and learn what it does. Returns its result."""
         before = generator_state()
         metas, versions = [*map(meta_of, call.tensors)], [tensor._version for tensor in call.tensors]
-        result = call.func(*call.args, **call.kwargs)
+        result, warns = watched_from_line(call.func, call.args, call.kwargs)
         draws = generator_state() != before
         changed = tuple(k for k, tensor in enumerate(call.tensors) if tensor._version != versions[k])
         if len(self._known) < _MOST:
-            same = metas == [*map(meta_of, call.tensors)]
+            same = not warns and metas == [*map(meta_of, call.tensors)]
             self._known[call.key] = _operator(call, result, changed, draws) if same else None
         return result
 

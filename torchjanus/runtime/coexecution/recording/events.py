@@ -171,7 +171,8 @@ class External:
 @dataclass(slots=True)
 class Trace:
     """One whole call. ``tensors``: by number, of those that live on; ``escapes``: the numbers of computed tensors that
-    are alive after it; ``bound``: of those whose memory an array showed, and that lives on in another tensor."""
+    are alive after it; ``bound``: of those whose memory an array showed, and that lives on in another tensor.
+    ``nodes``: by number, the names of the autograd nodes of those that live on."""
 
     events: list[Event]
     externals: dict[int, External]
@@ -180,6 +181,7 @@ class Trace:
     bound: tuple[int, ...] = ()
     modules: frozenset[str | None] = frozenset()  # whose code ran
     sections: tuple[Any, ...] = ()  # its composite calls, see ``composites.Section``
+    nodes: dict[int, str] = field(default_factory=dict)
 
     @property
     def token(self) -> tuple[Any, ...]:

@@ -24,6 +24,8 @@ import torch
 from torch.autograd.function import Function
 
 from torchjanus.core.errors import NOWHERE, OWN_FOLDER, Place
+from torchjanus.rewrite.hooks.frames import CALLING
+from torchjanus.runtime.coexecution.recording.settings import is_setting
 
 __all__ = ["Observer", "asks_for_class", "is_foreign", "is_seen_through"]
 
@@ -103,11 +105,15 @@ class Observer:
             if name in _SETTING and type(owner) is torch.Generator:
                 if not frame.f_code.co_filename.startswith(OWN_FOLDER) and owner is torch.default_generator:
                     self._say("coexecution-generator", f"calls {name}() of a generator", _GENERATOR, frame)
+            elif is_setting(arg):
+                if not frame.f_code.co_filename.startswith(OWN_FOLDER):
+                    what = f"sets how torch computes ({name})"
+                    self._say("coexecution-modes", what, "operations run later than they are called.", frame)
             elif name == "apply" and isinstance(owner, type) and issubclass(owner, Function):
                 # Graphs have functions of their own.
                 if not frame.f_code.co_filename.startswith((OWN_FOLDER, *_GENERATED)):
                     self._say(*_FUNCTION, frame)
-        elif event == "call":
+        elif event == "call" and frame.f_code.co_name != CALLING:
             code = frame.f_code
             module = frame.f_globals.get("__name__")
             if not self._collecting:

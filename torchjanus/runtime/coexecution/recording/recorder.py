@@ -38,8 +38,10 @@ from torchjanus.runtime.coexecution.recording.events import (
 )
 from torchjanus.runtime.coexecution.recording.kinds import Called, called, kind_of
 from torchjanus.runtime.coexecution.recording.lifetimes import is_dropped_observed, release
+from torchjanus.runtime.coexecution.recording.lines import call_from_line
 from torchjanus.runtime.coexecution.recording.observer import Observer
 from torchjanus.semantics.known.framework_calls import accessor
+from torchjanus.semantics.native.text_expressions import history_of
 from torchjanus.semantics.torch.torch_state import ambient_modes, generator_state
 from torchjanus.trace.layout import result_layout_of
 
@@ -75,6 +77,10 @@ class Recorder(TorchFunctionMode):
         if self.refusal is None:
             self.refusal = Refusal(reason, what, why, REMEDY, place or here())
 
+    def refuse_error(self, place: Place | None = None) -> None:
+        """Do so because an operation has raised."""
+        self.refuse("coexecution-raises", "an operation raises", "a skeleton could not raise it there.", place)
+
     def _seen(self, reason: str, what: str, why: str, place: Place) -> None:
         self.is_opaque = True
         self.refuse(reason, what, why, place)
@@ -99,22 +105,22 @@ class Recorder(TorchFunctionMode):
         """Make the call, and record it."""
         kwargs = kwargs or {}
         if self.is_refused():
-            return func(*args, **kwargs)
+            return call_from_line(func, args, kwargs)
         func = accessor(func)
         self._look_at_arrays()
         known = self._kind(func, args, kwargs)
         if self.is_refused():
-            return func(*args, **kwargs)
+            return call_from_line(func, args, kwargs)
         given = self._given(func, args, kwargs, known)
         if self.is_refused():
-            return func(*args, **kwargs)
+            return call_from_line(func, args, kwargs)
         before, modes = generator_state(), ambient_modes()
         self.observer.within = known is Kind.OPERATOR  # the others are really made in a skeleton, too
         try:
-            result = func(*args, **kwargs)
+            result = call_from_line(func, args, kwargs)
         except BaseException:
             self.observer.within = False
-            self.refuse("coexecution-raises", "an operation raises", "a skeleton could not raise it there.")
+            self.refuse_error()
             raise
         finally:
             self.observer.within = False
@@ -334,7 +340,8 @@ class Recorder(TorchFunctionMode):
             self.let_go()
             return None
         modules, sections = frozenset(self.observer.modules), tuple(self.sections)
-        return Trace(self.events, self.externals, self.tensors, escapes, bound, modules, sections)
+        nodes = {n: history_of(self.tensors[n]) or "" for n in escapes if self.tensors[n].grad_fn is not None}
+        return Trace(self.events, self.externals, self.tensors, escapes, bound, modules, sections, nodes)
 
     def _bound(self, escapes: tuple[int, ...], shown: Mapping[int, int]) -> tuple[int, ...]:
         """Return the computed tensors whose memory arrays show, and that lives on in another tensor. Refuse arrays that

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
+from torchjanus.runtime.coexecution.recording import settings
 from torchjanus.runtime.coexecution.recording.observer import asks_for_class, is_foreign, is_seen_through
 
 __all__ = ["is_exposed"]
@@ -51,9 +52,12 @@ def _module_of(value: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _asks(source: str, file: str) -> bool:
-    return not source or any(
-        asks_for_class(code) or not _NAMES.isdisjoint(code.co_names)
-        for code in _codes(compile(source, file, "exec", dont_inherit=True))
+    if not source:
+        return True
+    module, *functions = _codes(compile(source, file, "exec", dont_inherit=True))
+    return (
+        any(asks_for_class(code) or not _NAMES.isdisjoint(code.co_names) for code in (module, *functions))
+        or any(not settings.NAMES.isdisjoint(code.co_names) for code in functions)  # a module's own code runs once
     )
 
 
