@@ -330,10 +330,35 @@ def meters() -> Made:
     return Made(step, _inputs(), [net, seen, total])
 
 
+def complex_results() -> Made:
+    """Results that are views of others: parts of complex numbers, and conjugates."""
+
+    def step(x: torch.Tensor) -> Any:
+        z = torch.complex(x, x + 1)
+        z.mul_(2j)
+        return torch.view_as_real(z), z.conj(), z.imag, complex(z[0, 0])
+
+    return Made(step, _inputs(), [])
+
+
+def sometimes_kept() -> Made:
+    """A result lives on in every other call; the calls of torch are the same."""
+    kept: list[torch.Tensor] = []
+    calls = [0]
+
+    def step(x: torch.Tensor) -> float:
+        calls[0] += 1
+        h = x.exp()
+        kept[:] = [h] if calls[0] % 2 else []
+        return float(h.sum())
+
+    return Made(step, _inputs(), [kept, calls])
+
+
 PROGRAMS = {
     make.__name__: make
     for make in (
         adam, numpy_in_the_middle, gan, generator_and_handlers, branch, feedback, accumulation, sentences,
-        views_and_results, two_gradients, meters,
+        views_and_results, two_gradients, meters, complex_results, sometimes_kept,
     )
 }  # fmt: skip

@@ -180,6 +180,40 @@ def test_a_step_that_raises_has_done_its_work_so_far() -> None:
     assert twins.steps[1].coexecution.served >= 4
 
 
+@pytest.mark.parametrize("varies", [False, True])
+@pytest.mark.parametrize(
+    ("work", "most"),
+    [
+        (lambda h, number: h.clamp(max=number), 1e300),
+        (lambda h, number: h.half().masked_fill(h > 0, number), 1e6),
+        (lambda h, number: torch.full((2,), number) + h.sum(), -1e300),
+        (lambda h, number: h * int(number), 1e30),
+        (lambda h, number: h.long().add_(int(number)), -1e30),
+    ],
+)
+def test_a_number_that_an_operation_does_not_take(work: Any, most: float, varies: bool) -> None:
+    def make() -> Made:
+        calls, caught = [0], [""]
+
+        def step(x: torch.Tensor) -> Any:
+            calls[0] += 1
+            h = x * 2
+            try:
+                return work(h, most if calls[0] in (8, 17, 24) else float(calls[0]))
+            except (RuntimeError, OverflowError) as error:
+                caught[0] = str(error)
+                return h + 1
+
+        given = [(torch.randn(2 + i * 7 % 11 if varies else 3, 4),) for i in range(28)]
+        return Made(step, given, [calls, caught])
+
+    twins = Twins(make, coexecuted)
+    twins.run()
+    assert twins.made[0].state[1] != [""]
+    assert [event.text for event in twins.steps[1].events if event.kind == "fault"] == []
+    assert twins.steps[1].coexecution.served > 0
+
+
 def test_a_result_that_lives_on_for_the_first_time() -> None:
     def make() -> Made:
         kept: list[torch.Tensor] = []

@@ -280,6 +280,7 @@ def test_only_what_metadata_decide_is_deferred() -> None:
     assert operators.call(torch.div, (x, x), {"rounding_mode": "floor"}) is None
     assert operators.call(F.scaled_dot_product_attention, (x[:, None],) * 3, {}) is None
     assert operators.call(F.embedding, (index, x[:, None]), {}) is None
+    assert operators.call(torch.unbind, (), {"input": x, "dim": 0}) is not None
     call = operators.call(torch.Tensor.mul, (x, 2.0), {})
     assert call is not None
     assert operators.get(call) == (False, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -47,7 +47,19 @@ def matchers(
 ) -> list[Matcher]:
     """Return the function of each event. ``fixed``: externals that are always the same object, which a run knows from
     the beginning; ``slots``: the numbers, by event and place, that vary."""
-    return [_Writer(k, event, externals, fixed, slots).matcher() for k, event in enumerate(events)]
+    dtypes = {n: one.meta.dtype for n, one in externals.items()}
+    for event in events:
+        dtypes.update((n, meta.dtype) for n, meta in event.made.items())
+    return [_Writer(k, event, externals, fixed, slots, dtypes).matcher() for k, event in enumerate(events)]
+
+
+def _bounds(dtypes: Iterable[torch.dtype]) -> tuple[float | int, bool]:
+    """Return the largest number that an operation on tensors of these kinds surely takes, and whether it takes
+    infinity: torch raises where a number cannot be converted."""
+    known = [dtype.to_real() for dtype in dtypes if dtype is not torch.bool]
+    floating = [torch.finfo(dtype).max for dtype in known if dtype.is_floating_point]
+    whole = [torch.iinfo(dtype).max for dtype in known if not dtype.is_floating_point]
+    return (min(floating), True) if floating else (min(whole, default=(1 << 63) - 1), False)
 
 
 class _Writer:
@@ -58,10 +70,11 @@ class _Writer:
         externals: Mapping[int, External],
         fixed: Mapping[int, torch.Tensor],
         slots: Mapping[tuple[int, int], int],
+        dtypes: Mapping[int, torch.dtype],
     ) -> None:
-        self.number, self.event = number, event
+        self.number, self.event, self.dtypes = number, event, dtypes
         self.externals, self.fixed, self.slots = externals, fixed, slots
-        self.names: dict[str, Any] = {"MISS": MISS, "placeholder": placeholder, **_STATES}
+        self.names: dict[str, Any] = {"MISS": MISS, "placeholder": placeholder, "isfinite": math.isfinite, **_STATES}
         self.late: list[str] = []  # conditions that note something: after all others
         self.kept: list[str] = []
         self._met: set[int] = set()
@@ -148,6 +161,7 @@ class _Writer:
             self._numbers += 1
             if slot is not None:
                 self.kept.append(f"run.numbers[{slot}] = {text}")
+                yield self._fits(text, kind)
             elif self.event.kind is Kind.OPERATOR:
                 if kind is float and (tree == 0 or not math.isfinite(tree)):
                     yield f"repr({text}) == {repr(tree)!r}"
@@ -161,6 +175,13 @@ class _Writer:
         else:
             yield f"type({text}) is {self._constant(kind)}"
             yield f"{text} == {self._constant(tree)}"
+
+    def _fits(self, text: str, kind: type) -> str:
+        """Return the condition for a number that varies to raise nothing."""
+        numbers = {*self.event.inputs, *(ref.index for ref in self.event.outs)}
+        bound, infinite = _bounds(self.dtypes[n] for n in numbers)
+        largest = self._constant(bound if kind is float else min(bound, (1 << 63) - 1))
+        return f"(-{largest} <= {text} <= {largest}" + (f" or not isfinite({text}))" if infinite else ")")
 
     def _answer(self) -> Iterator[str]:
         event, k = self.event, self.number

@@ -20,6 +20,7 @@ from torchjanus.runtime.coexecution.graphs.served import Served
 from torchjanus.runtime.coexecution.recording.arrays import same_bits
 from torchjanus.runtime.coexecution.recording.events import Kind, Trace
 from torchjanus.runtime.coexecution.recording.recorder import Recorder
+from torchjanus.trace.layout import reinterpreted
 
 __all__ = ["differences"]
 
@@ -82,6 +83,7 @@ def _differences(served: Served, trace: Trace, recorder: Recorder) -> Iterator[s
             case ViewOf(base=base, size=size, stride=stride, offset=offset) as view:
                 below = value(base)
                 assert below is not None
+                below = below if view.dtype is None else reinterpreted(below, view.dtype)
                 made = below.detach().as_strided(size, stride, below.storage_offset() + offset)  # type: ignore[arg-type,operator]
                 made = made.conj() if view.conjugated else made
                 return made._neg_view() if view.negated else made
@@ -90,7 +92,7 @@ def _differences(served: Served, trace: Trace, recorder: Recorder) -> Iterator[s
         raise AssertionError(source)
 
     for position, n in plan.escapes.items():
-        if not same_bits(value(served.lowered.outputs[position].source), trace.tensors[n]):
+        if n in trace.tensors and not same_bits(value(served.lowered.outputs[position].source), trace.tensors[n]):
             yield f"a result of the step (tensor {n})"
     for index, n in enumerate(plan.inputs):
         if not same_bits(inputs[index], trace.tensors[n]):

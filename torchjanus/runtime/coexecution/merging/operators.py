@@ -117,7 +117,8 @@ class Operators:
                 named = tuple([(name, _form(part, tensors, False)) for name, part in kwargs.items()])
             except _Native:
                 return None
-            if len(tensors) > most or (most == 1 and tensors and tensors[0] is not args[0]):
+            first = args[0] if args else kwargs.get("input")
+            if len(tensors) > most or (most == 1 and tensors and tensors[0] is not first):
                 return None
             key = (func, torch.is_grad_enabled(), torch.get_default_dtype(), given, named)
         if any(map(_has_list, (*args, *kwargs.values()))):  # it may change before the call is made
@@ -199,7 +200,7 @@ def _form(tree: Any, tensors: list[torch.Tensor], arithmetic: bool) -> Any:
         return (kind, *(_form(part, tensors, arithmetic) for part in tree))
     if kind is slice:
         return (slice, *(_form(part, tensors, False) for part in (tree.start, tree.stop, tree.step)))
-    if arithmetic and kind in (int, float):
+    if arithmetic and (kind is float or (kind is int and -(1 << 63) <= tree < 1 << 63)):  # others raise
         return kind
     if kind in _CONSTANTS:
         return exact(tree)
