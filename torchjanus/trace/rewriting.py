@@ -19,7 +19,7 @@ from torchjanus.trace.facts import HostComputation, NumberPredicate, Specializat
 from torchjanus.trace.loops.records import LoopInstance, LoopRecord, LoopSnapshots, TensorTermination
 from torchjanus.trace.recipes import CollectedItems, Number, RowOf, TensorAt, TensorOf, map_recipe
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
+from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, traced_key
 
 __all__ = ["AddingRewriter", "Renumbering", "TraceRewriter"]
 
@@ -59,7 +59,7 @@ class TraceRewriter:
         elif isinstance(event, NumberPredicate | Specialization | HostComputation):
             made = replace(event, expr=self.expr(event.expr))
         elif isinstance(event, HeapWrite) and isinstance(event.key, Traced):
-            made = replace(event, key=trace_value(plain(event.key), self.expr(event.key.expr)))
+            made = replace(event, key=traced_key(plain(event.key), self.expr(event.key.expr)))
         elif isinstance(event, HostLoop):
             made = replace(
                 event, count=self.expr(event.count), events=tuple(self.event(one, after) for one in event.events)

@@ -19,8 +19,8 @@ from torchjanus.core.kinds import getattr, isinstance
 
 __all__ = [
     "DEEP", "ON_DEPTH", "ON_HASH", "Apply", "DisplayedValue", "Expr", "Fetch", "InductionVariable", "Read", "Size",
-    "Traced", "TracedFloat", "TracedInt", "TracedStr", "depends_on", "is_local", "known_by_host", "leaves", "plain",
-    "plus", "symbol", "trace_value", "where_made",
+    "Traced", "TracedFloat", "TracedInt", "TracedObject", "TracedStr", "depends_on", "is_local", "known_by_host",
+    "leaves", "plain", "plus", "symbol", "trace_value", "traced_key", "where_made",
 ]  # fmt: skip
 
 
@@ -244,13 +244,22 @@ class TracedStr(str):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TracedObject:
+    """An object that is looked up in a container, with the expression that reads it: another object may be there at
+    each call. Only keys of events are TracedObjects; the program never gets one."""
+
+    value: Any
+    expr: Read
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class DisplayedValue:
     """Represents a value that is only printed, by a call made at commit."""
 
     expr: Expr
 
 
-Traced = TracedInt | TracedFloat | TracedStr
+Traced = TracedInt | TracedFloat | TracedStr | TracedObject
 _SUBCLASS: dict[int, Any] = {id(int): TracedInt, id(float): TracedFloat, id(str): TracedStr}
 for _plain_class in (int, float, str):
     _SUBCLASS[id(_plain_class)].__name__ = _plain_class.__name__  # error messages of native code name the class
@@ -265,6 +274,7 @@ _PLAIN: dict[int, Callable[[Any], Any]] = {
     id(TracedInt): int.__int__,
     id(TracedFloat): _bare,
     id(TracedStr): str.__str__,
+    id(TracedObject): operator.attrgetter("value"),
 }
 
 
@@ -282,6 +292,13 @@ def trace_value(value: Any, expr: Expr) -> Any:
     if value != value:
         traced.bare = value
     return traced
+
+
+def traced_key(key: Any, expr: Expr) -> Any:
+    """Return a key with its expression: a number or a text, or an object that ``expr`` reads."""
+    if id(type(key)) in _SUBCLASS:
+        return trace_value(key, expr)
+    return TracedObject(key, expr) if isinstance(expr, Read) else key
 
 
 def plain(value: Any) -> Any:

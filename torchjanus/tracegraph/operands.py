@@ -16,7 +16,7 @@ from torchjanus.core.access_path import AccessPath, Step, token_of
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.recipes import Constant
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Expr, Traced, plain, trace_value
+from torchjanus.trace.values import Expr, Traced, plain, traced_key
 from torchjanus.tracegraph.graph import Const, Dict, Operand, Path, Record, Ref, Sequence
 from torchjanus.tracegraph.kinds import RECORDS, defaults_of, is_default
 
@@ -104,7 +104,7 @@ class Lowerer:
             case Record(name="slice", fields=fields):
                 return slice(*(self.lower(part) for _, part in fields))
             case Record(name="traced", fields=((_, value), (_, expr))):
-                return trace_value(self.lower(value), self.lower(expr))
+                return traced_key(self.lower(value), self.lower(expr))
             case Record(name=name, fields=fields):
                 extra = {"after": self.after} if name == "copy" else {}
                 return RECORDS[name](**{field: self.lower(part) for field, part in fields}, **extra)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from torchjanus.core.errors import Place
 from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.program import Assertion
-from torchjanus.host.assumption import Assumption, Condition, Identity, ValueOf
+from torchjanus.host.assumption import Assumption, Condition, Identity, SameObject, ValueOf
 from torchjanus.runtime.entries.engine import Engine
 from torchjanus.runtime.launch.differentiable import Differentiable
 from torchjanus.runtime.launch.launch import Launch, build_launch
@@ -108,6 +108,13 @@ class Entry:
             and not any(access_path.is_grown for access_path in a.access_paths())
         )
         return [assumption for assumption in known if not assumption.holds(args, kwargs)]
+
+    def looks_up_constants(self, varying: Container[AccessPath]) -> bool:
+        """Whether it looks up the very object of its runs that was at one of these paths."""
+        return any(
+            isinstance(a, SameObject) and a.same and a.second.step is Step.CONST and a.first in varying
+            for a in self.assumptions
+        )
 
     def relaxable(self, assumption: Assumption) -> list[Any]:
         """Return the tokens of the access paths that the assumption holds constant and a graph could take as inputs."""

@@ -29,6 +29,7 @@ from torchjanus.runtime.runs.lowering_cache import RemoteLowering
 from torchjanus.runtime.runs.marks import Marks
 from torchjanus.runtime.runs.paths import Group, Paths
 from torchjanus.runtime.runs.records import EventLog
+from torchjanus.runtime.runs.varying_reads import VaryingReads
 from torchjanus.trace.events import Trace
 
 __all__ = ["EntryMaker", "LearningState"]
@@ -48,6 +49,7 @@ class LearningState:
     marks: Marks
     calls: RecursiveCalls
     passes: PassLog | None
+    varying_reads: VaryingReads
 
 
 class EntryMaker:
@@ -60,6 +62,7 @@ class EntryMaker:
         self.event_log, self.counts, self.paths = state.event_log, state.event_log.counts, state.paths
         self.routes, self.pending_graphs, self.policy = state.routes, state.pending_graphs, state.policy
         self.budget, self.marks, self.passes = state.budget, state.marks, state.passes
+        self.varying_reads = state.varying_reads
         self.doubled: Refusal | None = None  # why no graph has results with their backward pass to come
         self._calls = state.calls
         self._cut = cut
@@ -89,7 +92,11 @@ class EntryMaker:
         if entry is None:
             return None
         self.policy.record_graph()
-        self.arrange([entry], [e for e in self.routes.entries if e.group is entry.group and not _beside(e, entry)])
+        # Entries for the objects of earlier runs that were looked up are superseded, too: they would keep those alive.
+        superseded = [e for e in self.routes.entries if e.looks_up_constants(self.varying_reads.loose)]
+        self.paths.forget([e.group for e in superseded])
+        same = [e for e in self.routes.entries if e.group is entry.group and not _beside(e, entry)]
+        self.arrange([entry], [*same, *superseded])
         while (oldest := self.routes.surplus) is not None:
             self.event_log.record(
                 "evicted", f"the graph used longest ago, at call {oldest.used}, made room for another one"

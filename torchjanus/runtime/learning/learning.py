@@ -34,7 +34,7 @@ from torchjanus.runtime.runs.paths import Group, Paths
 from torchjanus.runtime.runs.payback import Payback
 from torchjanus.runtime.runs.records import EventLog
 from torchjanus.runtime.runs.saved_graphs import SavedGraphs
-from torchjanus.runtime.runs.texts import VaryingTexts
+from torchjanus.runtime.runs.varying_reads import VaryingReads
 from torchjanus.semantics.containers.number_rows import Columns
 from torchjanus.semantics.external.data_parallel import is_passing
 from torchjanus.trace.actions import Op
@@ -117,14 +117,14 @@ class Learning:
         self.policy = LearningPolicy(
             self.event_log, self.paths, self.routes, self.pending_graphs, self.budget, self.payback, unserved
         )
-        self.texts = VaryingTexts()
+        self.varying_reads = VaryingReads()
         self.columns = Columns()
         self.deciding: set[Site] = set()  # the ``if`` statements in which tensors decided
         self.calls = RecursiveCalls(self.event_log, self.routes)
         self.recursion = self.calls.recursion
         state = LearningState(
             self.event_log, self.paths, self.routes, self.pending_graphs, self.policy, self.budget, self.marks,
-            self.calls, passes,
+            self.calls, passes, self.varying_reads,
         )  # fmt: skip
         self.maker = EntryMaker(state, cut, self._made_first)
         # Runs watched, calls speculated, and paths: when the first graph was made, or when graphs last made more calls
@@ -152,8 +152,9 @@ class Learning:
 
     def _learn(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.payback.record_watch(sum(isinstance(event, Op) for event in trace.events))
-        for access_path, place in self.texts.learn(trace):
-            self.event_log.record("relax", f"{access_path} was another text again: it is an input from now on", place)
+        for access_path, what, place in self.varying_reads.learn(trace):
+            text = f"{access_path} was another {what} again: it is an input from now on"
+            self.event_log.record("relax", text, place)
         self.columns.settle(trace)
         self.paths.take(trace, args, kwargs)
         if not self.calls.learn(trace):

@@ -161,12 +161,12 @@ class Calls:
         """Run the program under watch, and afterwards undo extern calls of the journal that it did not make. Returns
         its result and the trace."""
         journal, learning = Journal() if journal is None else journal, self.learning
-        texts, functions = learning.texts.loose, learning.recursion.functions
+        loose, functions = learning.varying_reads.loose, learning.recursion.functions
         known: Any = learning.columns, learning.deciding, learning.lifetimes, self.budget.longest_watch
         journal.begin()
         try:
             with outlined(learning.passes is not None):  # they are shown with the run as a tree
-                return watch_call(*found, args, kwargs, journal, texts, functions, *known)
+                return watch_call(*found, args, kwargs, journal, loose, functions, *known)
         finally:
             self.close(journal)
 

@@ -59,6 +59,9 @@ class InnerRecording(Recording):
         self.entered = step.accumulators.entered()  # versions of the number accumulators at its begin
         self.accumulated: set[int] = set()  # numbers of tensors read from accumulators or derived from them
 
+    def varies(self, access_path: AccessPath) -> bool:
+        return False  # an object that is looked up in a recursive call is constant
+
     def record_fixed_object(self, access_path: AccessPath, value: Any) -> None:
         """Record an object that all calls get under this access path."""
         self.claim(value, access_path)

@@ -17,7 +17,7 @@ from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.trace.events import ALL
 from torchjanus.trace.terms import key_token
-from torchjanus.trace.values import ON_HASH, Apply, Expr, Read, Traced, leaves, plain, trace_value
+from torchjanus.trace.values import ON_HASH, Apply, Expr, Read, Traced, leaves, plain, trace_value, traced_key
 
 __all__ = ["KeyedShadow", "MappingShadow", "SetShadow"]
 
@@ -55,13 +55,15 @@ class KeyedShadow:
         return bare
 
     def _compare(self, expr: Expr, value: Any, other: Any, other_value: Any) -> None:
+        if not isinstance(value, int | float | str):
+            return  # an object: that the keys of a run stay distinct is assumed of all of them (``note_apart``)
         if isinstance(value, str) is isinstance(other_value, str) and isinstance(other_value, int | float | str):
             self.recording.hold(Apply(operator.eq, (expr, other)), value == other_value)
 
     def _traced(self, key: Any) -> Any:
         """Return the key, traced if it has an expression."""
         expr = self._made_of.get(key)
-        return key if expr is None else trace_value(key, expr)
+        return key if expr is None else traced_key(key, expr)
 
     def _absent(self, key: Any, present: bool) -> None:
         self.recording.absent(self.access_path, self._traced(key), present)

@@ -89,8 +89,9 @@ class ContainerMethods(NativeValues):
     ) -> tuple[bool, Any]:
         watch: Any = self.watch
         if name in KEYED and args:
-            args = (self.place(args[0]), *args[1:])
-            self.watch_lookup(owner, args[0])
+            sought, *others = args
+            args = (self.place(sought), *others)
+            self.watch_lookup(owner, sought)
         if name in self._mapping_methods:
             return True, self._mapping_methods[name](self, owner, shadow, *args, **kwargs)
         match name, args:

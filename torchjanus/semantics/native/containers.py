@@ -304,11 +304,11 @@ class NativeContainers(NativeKeys):
                 key = self.key(key, "looked up in a container")
                 self.watch_lookup(container, key)
                 return key in container
-            key = self.place(key, "looked up in a container")
+            placed = self.place(key, "looked up in a container")
             self.watch_lookup(container, key)
             if isinstance(container, dict):
-                return self.shadows.mapping(container, access_path).has(key)
-            return self.shadows.set(container, access_path).has(key)
+                return self.shadows.mapping(container, access_path).has(placed)
+            return self.shadows.set(container, access_path).has(placed)
         if isinstance(container, (list, tuple, collections.deque, VALUES)):
             return any(self.equal(element, key) for element in self.iterable(container))
         if isinstance(container, ITEMS):

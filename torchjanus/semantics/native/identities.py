@@ -3,8 +3,8 @@
 
 The only observable of an object whose class compares by identity is which object it is. For two objects that are
 compared, it is assumed that they are the same or different. The keys in containers of this run are assumed to stay
-distinct. A key that is looked up in a container from before the call is assumed to be that very object. ``id()`` is
-read like any other number.
+distinct. A key that is looked up in a container from before the call is assumed to be that very object, unless other
+calls have looked up other ones. ``id()`` is read like any other number.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ __all__ = [
     "held_as_key",
     "hold_identity",
     "identity_of",
+    "varying_object",
     "watch_lookup",
 ]
 
@@ -101,6 +102,15 @@ def watch_lookup(recording: Recording, container: Any, key: Any) -> None:
     ids = [one for one in numbers if one in recording.identities]
     for one in ids if len(ids) < len(numbers) else ():  # any other number may be an id
         recording.pin(trace_value(one, recording.identities[one]), "is looked for among numbers")
+
+
+def varying_object(recording: Recording, value: Any) -> AccessPath | None:
+    """Return the access path of an object that compares by identity, if it is known that other calls find other objects
+    there and look them up."""
+    access_path = recording.owner(value)
+    if access_path is None or not recording.varies(access_path) or isinstance(value, _FIXED):
+        return None
+    return access_path if _is_by_identity(value, "__hash__") else None
 
 
 def hold_identity(recording: Recording, value: Any) -> None:

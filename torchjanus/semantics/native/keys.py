@@ -21,12 +21,12 @@ from torchjanus.semantics.containers.shadows import Shadows
 from torchjanus.semantics.known.foreign import is_foreign_object, is_numpy_scalar
 from torchjanus.semantics.known.trusted import is_trusted_class
 from torchjanus.semantics.native.class_namespaces import ClassNamespaces
-from torchjanus.semantics.native.identities import as_key, held_as_key, hold_identity
+from torchjanus.semantics.native.identities import as_key, held_as_key, hold_identity, varying_object
 from torchjanus.semantics.native.watch_hooks import WatchHooks
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.torch.framework import FrameworkRecorder
 from torchjanus.trace.facts import IdentityTest
-from torchjanus.trace.values import Traced, TracedFloat
+from torchjanus.trace.values import Read, Traced, TracedFloat, TracedObject
 
 __all__ = ["NativeKeys"]
 
@@ -88,10 +88,12 @@ class NativeKeys(ABC):
         """Make a native call about which nothing is known. The trace is refused."""
 
     def place(self, value: Any, why: str = "used as a key") -> Any:
-        """Return a key for a shadow. A computed key keeps its expression."""
+        """Return a key for a shadow. A computed key keeps its expression, and so does an object that varies."""
         is_nan = isinstance(value, TracedFloat) and value.bare is not None
         if isinstance(value, Traced) and not is_nan:
             return value
+        if (access_path := varying_object(self.recording, value)) is not None:
+            return TracedObject(self.key(value, why), Read(access_path))
         hold_identity(self.recording, value)
         return self.key(value, why)
 

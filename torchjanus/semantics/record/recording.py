@@ -98,7 +98,8 @@ class Recording(WriteRecord):
     """The record of one watched run with its view of the heap."""
 
     def __init__(self, loose: Collection[AccessPath] = ()) -> None:
-        """``loose``: access paths of strings that vary from call to call. They are traced like numbers."""
+        """``loose``: access paths of strings, and of objects that are looked up in containers, that vary from call to
+        call. They are traced like numbers."""
         super().__init__()
         self._loose = loose
         self.counts = Counts()
@@ -288,6 +289,10 @@ class Recording(WriteRecord):
                 "Store it from Python code.",
             )
         return detail
+
+    def varies(self, access_path: AccessPath) -> bool:
+        """Whether the string or the looked up object at ``access_path`` varies from call to call."""
+        return access_path in self._loose
 
     def _object_at(self, access_path: AccessPath) -> Any:
         return self._found.get(access_path)

@@ -30,6 +30,7 @@ from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import (
     HeapRead,
     HostComputation,
+    IdentityTest,
     NumberPredicate,
     Specialization,
     TensorPredicate,
@@ -50,6 +51,7 @@ from torchjanus.trace.values import (
     Traced,
     TracedFloat,
     TracedInt,
+    TracedObject,
     TracedStr,
     plain,
     trace_value,
@@ -314,6 +316,9 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
             if bare != bare:
                 self.refuse_nan()
             return bare
+        if isinstance(value, TracedObject):
+            self.note_once(IdentityTest(value.expr.access_path, AccessPath.const(value.value), True, self.place))
+            return value.value
         return value
 
     def refuse_nan(self) -> None:

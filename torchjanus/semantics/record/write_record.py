@@ -36,7 +36,8 @@ _ATOMS = frozenset({int, float, str, bool, type(None), TracedInt, TracedFloat, T
 
 def _place(key: Any) -> Any:
     """Return the identity of a place in a container: keys equal as in dictionaries (1, 1.0 and True are one)."""
-    return ("tensor", id(key)) if isinstance(key, torch.Tensor) else plain(key)
+    key = plain(key)
+    return ("tensor", id(key)) if isinstance(key, torch.Tensor) else key
 
 
 class WriteRecord(ScalarRecord):

@@ -97,11 +97,10 @@ def watch_call(
     """Run one call under watch. Return its result and the trace. Exceptions of the program propagate.
 
     ``leading``: arguments bound beforehand (a method's self), the same at every call. ``journal``: extern calls that
-    were made for this call already and are not repeated. ``loose``: access paths of strings that vary from call to
-    call; they are traced like numbers. ``recursions``: the recursive functions known so far. ``columns``: the lists of
-    numbers that are rows of tensors. ``deciding``: see WatchState. ``lifetimes``: no object is to be
-    held of which the program sees the end. ``seconds``: after them the rest of the call is not watched, unless calls
-    of the journal may be left in it.
+    were made for this call already and are not repeated. ``loose``: see ``Recording``. ``recursions``: the recursive
+    functions known so far. ``columns``: the lists of numbers that are rows of tensors. ``deciding``: see WatchState.
+    ``lifetimes``: no object is to be held of which the program sees the end. ``seconds``: after them the rest of the
+    call is not watched, unless calls of the journal may be left in it.
     """
     watch = Watch(WatchState(journal, loose, recursions, None, columns, deciding))
     if journal is None or not journal.records:

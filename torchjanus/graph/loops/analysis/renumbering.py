@@ -28,7 +28,7 @@ from torchjanus.trace.recipes import (
     map_recipe,
 )
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Apply, Expr, Fetch, Size, Traced, plain, trace_value
+from torchjanus.trace.values import Apply, Expr, Fetch, Size, Traced, plain, traced_key
 
 __all__ = ["RenumberedRef", "RenumberedTrace"]
 
@@ -84,7 +84,7 @@ class RenumberedTrace:
         elif isinstance(event, HostLoop):
             made = replace(event, count=self.expr(event.count), events=tuple(map(self.event, event.events)))
         elif isinstance(event, HeapWrite) and isinstance(event.key, Traced):
-            made = replace(event, key=trace_value(plain(event.key), self.expr(event.key.expr)))
+            made = replace(event, key=traced_key(plain(event.key), self.expr(event.key.expr)))
         if id(event) in self.merged.recipes:
             self.recipes[id(made)] = tuple(map(self.recipe, self.merged.recipes[id(event)]))
         return made

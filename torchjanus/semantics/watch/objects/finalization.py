@@ -34,7 +34,7 @@ from torchjanus.semantics.torch.sizes import holds_traced
 from torchjanus.trace import recipes
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, place_of
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import DisplayedValue, Traced, plain
+from torchjanus.trace.values import DisplayedValue, Traced, TracedObject, plain
 
 __all__ = ["Finalization"]
 
@@ -110,6 +110,8 @@ class Finalization:
 
     def recipe(self, value: Any) -> recipes.Recipe:
         """Return the recipe to make ``value`` at each call. Values without one are refused."""
+        if isinstance(value, TracedObject):
+            return recipes.ExistingObject(value.expr.access_path)
         if isinstance(value, Traced | DisplayedValue):
             return recipes.Number(value.expr)
         if isinstance(value, torch.Tensor):

@@ -71,10 +71,10 @@ class Items(Part):
                 key = self.natives.key(key)
                 self.natives.watch_lookup(obj, key)
                 return dict.__getitem__(obj, key) if dict.__contains__(obj, key) else self._missing(at, obj, key)
-            key = self.natives.place(key)
+            placed = self.natives.place(key)
             self.natives.watch_lookup(obj, key)
             mapping = self.natives.shadows.mapping(obj, access_path)
-            return mapping.read(key) if mapping.has(key) else self._missing(at, obj, key)
+            return mapping.read(placed) if mapping.has(placed) else self._missing(at, obj, key)
         if isinstance(key, TracedInt) and (found := self.natives.element_at(obj, key)) is not ABSENT:
             return found
         key = recording.pin(key, "used as an index")
