@@ -76,7 +76,7 @@ PHRASES = {
     r"\bhow[- ]manieth\b": "index",
 }
 # Names that stand for another meaning in the package than in quoted code of other projects.
-_OPERATORS = {"rounds_number"}  # a property of operators: they round a number
+_OPERATORS = {"rounds_complex", "rounds_number"}  # properties of operators: they round numbers
 # A file with none of these needs no closer look.
 _WORDS = {*REPLACED, *REPLACED_IN_NAMES, *REPLACED_IN_PACKAGE, "hand", "hands", "handing", "speak", "speaks", "spoken"}
 

@@ -35,6 +35,17 @@ def inputs(count=CALLS, *shape):
 # -- attributes and containers ------------------------------------------------------------------------------------
 
 
+@program(refused="eig is differentiated, and its vectors are complex")
+def complex_eigenvectors_differentiated():
+    def step(x):
+        matrix = x.detach().requires_grad_()
+        values, vectors = torch.linalg.eig(matrix)
+        (gradient,) = torch.autograd.grad(vectors.abs().sum() + values.abs().sum(), matrix)
+        return gradient
+
+    return Program(step, inputs(CALLS, 4, 4))
+
+
 @program(refused="reads the Python attribute '__dict__' of a tensor")
 def attributes_of_a_tensor_read():
     w = torch.ones(5)

@@ -59,6 +59,7 @@ class Operator:
     same_in_place: bool = False
     total: bool = False
     rounds_number: bool = False
+    rounds_complex: bool = False
     new_memory: bool = False
     product: bool = False
     writes_any_layout: bool = False
@@ -120,6 +121,8 @@ _BY_HAND: dict[str, frozenset[str]] = {
         + _FUSED,
         # Not one of torch's, and raises on no contents of its tensors.
         "total": _FUSED,
+        # On complex numbers its in-place form is rounded otherwise in the last elements, on the CPU.
+        "rounds_complex": "div.Tensor div_.Tensor _foreach_div.List _foreach_div_.List",
         # In half precision its in-place form rounds the number first, on the CPU.
         "rounds_number": """mul.Scalar mul_.Scalar _foreach_mul.Scalar _foreach_mul.ScalarList _foreach_mul_.Scalar
             _foreach_mul_.ScalarList""",

@@ -404,3 +404,38 @@ def test_gradients_stay_where_an_assertion_may_fail() -> None:
     step(torch.full((2, 512), 1e6))
     assert found == [False, *[True] * 6]
     assert model.weight.grad is None
+
+
+def quotient_of_made(z: Tensor, w: Tensor) -> Tensor:
+    return (z * 1) / w
+
+
+def divided_in_place(z: Tensor, w: Tensor) -> Tensor:
+    made = z * 1
+    made /= w
+    made.div_(w.real)
+    return made
+
+
+def divided_lists(z: Tensor, w: Tensor) -> Tensor:
+    made = [z * 1, z * 2]
+    torch._foreach_div_(made, [w, w])
+    return made[0] + made[1]
+
+
+def divided_rows(z: Tensor, w: Tensor) -> Tensor:
+    made = z.reshape(1, -1) * 1
+    made[0].div_(w)
+    made[:, :2] /= w[:2]
+    return made
+
+
+@pytest.mark.parametrize("rule", [quotient_of_made, divided_in_place, divided_lists, divided_rows])
+@pytest.mark.parametrize("size", [2, 5, 7, 15])
+def test_complex_quotients_have_the_bits_of_their_form(rule: Callable[[Tensor, Tensor], Tensor], size: int) -> None:
+    step = speculate(rule, executor="replay")
+    for number in range(12):
+        generator = torch.Generator().manual_seed(number)
+        z, w = (torch.randn(size, dtype=torch.complex64, generator=generator) * 9 for _ in range(2))
+        assert torch.equal(step(z, w), rule(z, w))
+    assert step.statistics().speculated == 9

@@ -86,8 +86,8 @@ def clients_of_a_federation():
                 p.sub_(0.1 * momenta[p])
         return float(loss.detach())
 
-    rounds = [(copy.deepcopy(server), {}) for _ in range(10)]
-    return Program(local, [(*rounds[k // 3], *batch()) for k in range(30)], state=(server, rounds))
+    clients = [(copy.deepcopy(server), {}) for _ in range(10)]
+    return Program(local, [(*clients[k // 3], *batch()) for k in range(30)], state=(server, clients))
 
 
 class Client:

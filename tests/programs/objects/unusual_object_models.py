@@ -1342,3 +1342,49 @@ def a_dictionary_that_is_a_dataclass():
         return loss.item(), len(output), [*output]
 
     return Program(step, [(torch.randn(2, 3),) for _ in range(8)], state=layer)
+
+
+class _Counted:
+    made = 0
+
+
+def _kept(make):
+    """A step that stores what ``make`` gives, with numbers from before the call in it."""
+    _Counted.made = 0
+    kept: list = []
+
+    def step(x):
+        made = make(x)
+        made.late = _Counted.made * 2
+        kept[:] = [made, (made, _Counted.made)]
+        _Counted.made += 1
+        return x * made.born
+
+    def between(_):
+        made, (again, _) = kept
+        assert made is again
+        assert all(type(value) is int for value in vars(made).values()), "no traced number stays"
+
+    return Program(step, [(torch.ones(()),)] * 10, state=kept, between=between)
+
+
+@program(speculated=7)
+def an_exception_with_its_own_new():
+    class Rejected(ValueError):
+        def __new__(cls, *args):
+            made = super().__new__(cls, *args)
+            made.born = _Counted.made
+            return made
+
+    return _kept(lambda x: Rejected(_Counted.made))
+
+
+@program(speculated=7)
+def a_tuple_with_attributes():
+    class Pair(tuple):
+        def __new__(cls, *args):
+            made = super().__new__(cls, args)
+            made.born = _Counted.made
+            return made
+
+    return _kept(lambda x: Pair(_Counted.made, 2))

@@ -119,7 +119,10 @@ class _Lifetimes:
         if form is None:
             return None
         targets, made = _targets(node), _made(node)
-        if operator_of(node.target).rounds_number and any(getattr(one, "dtype", None) in _HALF for one in made):
+        known, dtypes = operator_of(node.target), {getattr(one, "dtype", torch.float32) for one in made}
+        if known.rounds_number and dtypes & _HALF:
+            return None
+        if known.rounds_complex and any(dtype.is_complex for dtype in dtypes):
             return None
         if len(made) != len(targets) or not all(isinstance(target, Node) for target in targets):
             return None

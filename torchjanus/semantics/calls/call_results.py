@@ -15,6 +15,7 @@ from torchjanus.core.errors import Place
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import slots_of
+from torchjanus.semantics.known.details import tuple_like
 from torchjanus.semantics.record.recording import CONSTANT_TYPES
 from torchjanus.trace.calls import parts_made
 from torchjanus.trace.facts import HeapRead
@@ -80,7 +81,7 @@ def _with(value: Any, parts: dict[Any, Any]) -> Any:
     """Return a result with other parts. Containers are replaced, objects changed in place."""
     if isinstance(value, tuple):
         same = all(_part(value, key) is part for key, part in parts.items())
-        return value if same else tuple.__new__(type(value), parts.values())
+        return value if same else tuple_like(value, parts.values())
     if type(value) is list:
         return list(parts.values())
     if type(value) is dict:

@@ -1,12 +1,15 @@
-"""Reads of a tensor's metadata, memory and version that no mode and no subclass sees."""
+"""Reads of a tensor's metadata, memory and version that no mode and no subclass sees; tuples with other elements."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-__all__ = ["memory_of", "tensor_detail", "version_of"]
+from torchjanus.rewrite.hooks.lookup import attributes_of
+
+__all__ = ["memory_of", "tensor_detail", "tuple_like", "version_of"]
 
 
 def tensor_detail(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -39,3 +42,13 @@ def version_of(tensor: torch.Tensor) -> int:
     """Return how many times the tensor has been changed in place; -1 if that is not counted."""
     with torch._C.DisableTorchFunction():
         return -1 if tensor.is_inference() else tensor._version
+
+
+def tuple_like(value: tuple[Any, ...], parts: Iterable[Any]) -> Any:
+    """Return a tuple of the class of ``value``, and with its attributes, that holds these elements."""
+    if type(value) is tuple or type(value) is torch.Size:
+        return type(value)(parts)
+    made = tuple.__new__(type(value), parts)
+    if type(attributes := attributes_of(value)) is dict:
+        attributes_of(made).update(attributes)
+    return made

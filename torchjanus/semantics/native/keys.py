@@ -13,11 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.containers.shadows import Shadows
+from torchjanus.semantics.known.details import tuple_like
 from torchjanus.semantics.known.foreign import is_foreign_object, is_numpy_scalar
 from torchjanus.semantics.known.trusted import is_trusted_class
 from torchjanus.semantics.native.class_namespaces import ClassNamespaces
@@ -102,9 +101,7 @@ class NativeKeys(ABC):
         if isinstance(value, tuple):
             parts = tuple(self.key(part, why) for part in value)
             same = all(new is old for new, old in zip(parts, value, strict=True))
-            if isinstance(value, torch.Size):
-                return value if same else torch.Size(parts)
-            return value if same else tuple.__new__(type(value), parts)
+            return value if same else tuple_like(value, parts)
         value = as_key(self.recording, value, why)
         if _hashed_by_python(type(value)):
             if self.recording.owner(value) is None:

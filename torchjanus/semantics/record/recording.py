@@ -98,10 +98,9 @@ class Recording(WriteRecord):
     """The record of one watched run with its view of the heap."""
 
     def __init__(self, loose: Collection[AccessPath] = ()) -> None:
-        """``loose``: access paths of strings, and of objects that are looked up in containers, that vary from call to
-        call. They are traced like numbers."""
+        """``loose``: access paths of strings and looked up objects that vary from call to call: they are traced."""
         super().__init__()
-        self._loose = loose
+        self.loose = loose
         self.counts = Counts()
         self.lists = OutputLists()
         # Arguments of native calls that must stay unchanged: check, description and place. Checked when the run ends.
@@ -239,7 +238,7 @@ class Recording(WriteRecord):
         """Return the kind of a value at its first read, and the details that become part of its guard."""
         if is_one_of(type(value), weakref.ProxyTypes):
             self.refuse_weak("reads a weak reference that was there before the call")
-        changing = type(value) is str and (access_path.waits_for or access_path in self._loose)
+        changing = type(value) is str and (access_path.waits_for or access_path in self.loose)
         if type(value) is int or type(value) is float or changing:
             return "number", None
         if isinstance(value, CONSTANT_TYPES) and type(value).__dictoffset__ == 0:
@@ -289,10 +288,6 @@ class Recording(WriteRecord):
                 "Store it from Python code.",
             )
         return detail
-
-    def varies(self, access_path: AccessPath) -> bool:
-        """Whether the string or the looked up object at ``access_path`` varies from call to call."""
-        return access_path in self._loose
 
     def _object_at(self, access_path: AccessPath) -> Any:
         return self._found.get(access_path)

@@ -20,7 +20,7 @@ from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.known.called_back import CallbackEffects
-from torchjanus.semantics.known.details import version_of
+from torchjanus.semantics.known.details import tuple_like, version_of
 from torchjanus.semantics.protocols.indexed_iterators import WrappedIterable
 from torchjanus.semantics.record.context_variables import ContextVariables
 from torchjanus.semantics.record.letting_go import Lifetimes, holds_objects, starts_at_object
@@ -30,7 +30,6 @@ from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import (
     HeapRead,
     HostComputation,
-    IdentityTest,
     NumberPredicate,
     Specialization,
     TensorPredicate,
@@ -51,7 +50,6 @@ from torchjanus.trace.values import (
     Traced,
     TracedFloat,
     TracedInt,
-    TracedObject,
     TracedStr,
     plain,
     trace_value,
@@ -283,8 +281,7 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         if known is None:
             parts = [self.bare(part) for part in value]
             same = all(part is old for part, old in zip(parts, value, strict=True))
-            if not same:
-                made = torch.Size(parts) if type(value) is torch.Size else tuple.__new__(type(value), parts)
+            made = value if same else tuple_like(value, parts)
             known = self._bare_tuples[id(value)] = (value, made)
         return known[1]
 
@@ -316,9 +313,6 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
             if bare != bare:
                 self.refuse_nan()
             return bare
-        if isinstance(value, TracedObject):
-            self.note_once(IdentityTest(value.expr.access_path, AccessPath.const(value.value), True, self.place))
-            return value.value
         return value
 
     def refuse_nan(self) -> None:

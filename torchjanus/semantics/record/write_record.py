@@ -16,8 +16,8 @@ from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.record.accumulators import Accumulators
 from torchjanus.semantics.record.call_writes import CallWrites
 from torchjanus.semantics.record.flags import Flags
+from torchjanus.semantics.record.lookup_record import LookupRecord
 from torchjanus.semantics.record.marks import holds
-from torchjanus.semantics.record.scalar_record import ScalarRecord
 from torchjanus.trace.actions import ContainerMutation, HeapWrite, InvokeOp
 from torchjanus.trace.values import TracedFloat, TracedInt, TracedStr, plain
 
@@ -40,7 +40,7 @@ def _place(key: Any) -> Any:
     return ("tensor", id(key)) if isinstance(key, torch.Tensor) else key
 
 
-class WriteRecord(ScalarRecord):
+class WriteRecord(LookupRecord):
     """The writes of one run."""
 
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchjanus.core.errors import InternalFault, refused
 from torchjanus.graph.aten import clean_up, dead_writes
+from torchjanus.graph.aten.complex_division import DIVIDE_IN_PLACE
 from torchjanus.graph.aten.functional import rewrite_writes, views
 from torchjanus.graph.aten.in_place import write_code, write_out_of_place
 from torchjanus.graph.aten.symbolic_sizes import Symbolic
@@ -36,6 +37,7 @@ def functionalise(
     _refuse_crossed_lists(graph)
     _refuse_other_kernels(graph)
     _multiply_exactly(graph)
+    _divide_exactly(graph)
     _refuse_resizing(graph.graph)
     views.make_exact(graph.graph)
     graph.graph.eliminate_dead_code(is_impure_node=clean_up.has_effect)
@@ -121,6 +123,12 @@ def _declare_hidden_writes(graph: torch.fx.GraphModule) -> None:
                 node.target = aten._native_batch_norm_legit.default
 
 
+def _has_value_of(node: torch.fx.Node, other: Any) -> None:
+    """Record that a node gives a tensor like that of another one: later changes in place may be made to it."""
+    if isinstance(other, torch.fx.Node):
+        node.meta["val"] = other.meta["val"]
+
+
 def _multiply_exactly(graph: torch.fx.GraphModule) -> None:
     """Round the number of ``mul_(tensor, number)`` first in half precision, as CPU kernels do in place."""
     for node in list(graph.graph.nodes):
@@ -139,7 +147,29 @@ def _multiply_exactly(graph: torch.fx.GraphModule) -> None:
             for one, value, factor in zip(targets, values, numbers, strict=True):
                 rounded = call(aten.scalar_tensor.default, (factor,), {"dtype": value.dtype})
                 made.append(call(aten.mul_.Tensor, (one, rounded)))
+        _has_value_of(made[0], target)
         if node.target is aten.mul_.Scalar:
+            node.replace_all_uses_with(made[0])
+        graph.graph.erase_node(node)
+
+
+def _divide_exactly(graph: torch.fx.GraphModule) -> None:
+    """Round complex quotients that are written over the dividend as CPU kernels do in place."""
+    for node in list(graph.graph.nodes):
+        known = operator_of(node.target)
+        if not known.rounds_complex or not known.writes:
+            continue
+        if not isinstance(node.args[1], torch.fx.Node | list | tuple):
+            continue  # by a number all quotients are rounded alike
+        several = isinstance(node.args[0], list | tuple)
+        pairs = zip(*node.args, strict=True) if several else [node.args]
+        if not any(one.meta["val"].dtype.is_complex for one in (node.args[0] if several else node.args[:1])):
+            continue
+        call = graph.graph.call_function
+        with graph.graph.inserting_before(node):
+            made = [call(aten.copy_.default, (one, call(DIVIDE_IN_PLACE, (one, other)))) for one, other in pairs]
+        _has_value_of(made[0], node.args[0])
+        if not several:
             node.replace_all_uses_with(made[0])
         graph.graph.erase_node(node)
 

@@ -23,6 +23,7 @@ from torchjanus.semantics.calls.call_results import look_of, number_access_path,
 from torchjanus.semantics.calls.inner_recording import InnerRecording
 from torchjanus.semantics.calls.recursions import arguments
 from torchjanus.semantics.containers.enclosing import holding, places_within
+from torchjanus.semantics.known.details import tuple_like
 from torchjanus.semantics.known.framework_calls import BACKWARD
 from torchjanus.semantics.native.identities import hashed
 from torchjanus.semantics.protocols.falling_back import attempt
@@ -278,7 +279,7 @@ class RecursiveCalls(Part):
         if self.recording.owner(result) is not None:
             return result
         if isinstance(result, tuple) and not isinstance(result, torch.Size):
-            return tuple.__new__(type(result), map(self._own, result))
+            return tuple_like(result, map(self._own, result))
         if type(result) is list:
             return [self._own(part) for part in result]
         if type(result) is dict:

@@ -280,7 +280,9 @@ class Finalization:
                 self.bare(part)
             # The heap may have got this tuple already.
             made = self._settled[id(value)] = self.recording.bare(value)
-            return made
+            if made is not value and type(attributes := attributes_of(value)) is dict:
+                attributes_of(made).update(attributes)  # those set since
+            value = made
         else:
             self._settle_others(value)
         attributes = attributes_of(value)
