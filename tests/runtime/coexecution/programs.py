@@ -355,10 +355,32 @@ def sometimes_kept() -> Made:
     return Made(step, _inputs(), [kept, calls])
 
 
+def numbers_of_numpy() -> Made:
+    """A running mean of NumPy's is a factor, and so is a constant; an empty list of rows is extended."""
+    w = torch.ones(4, requires_grad=True)
+    losses: list[float] = []
+    zero = np.float64(-0.0)
+
+    def step(x: torch.Tensor) -> Any:
+        w.grad = None
+        loss = ((x * w).pow(2).mean() * np.float64(0.5)).clamp(max=np.float64(3))
+        loss.backward()
+        losses.append(loss.item())
+        with torch.no_grad():
+            w.sub_(w.grad * np.mean(losses[-3:]))  # type: ignore[operator]
+        rows = [*x[:0].unbind()]
+        none = list(torch.unbind(x[:, :0], 1))
+        none.append(x * zero)
+        return rows, none, loss.detach() * zero
+
+    return Made(step, _inputs(), [w, losses])
+
+
 PROGRAMS = {
     make.__name__: make
     for make in (
         adam, numpy_in_the_middle, gan, generator_and_handlers, branch, feedback, accumulation, sentences,
         views_and_results, two_gradients, meters, complex_results, sometimes_kept,
+        numbers_of_numpy,
     )
 }  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 
 from torchjanus.graph.ir.program import Ref
 from torchjanus.runtime.coexecution.recording.events import Event, External, Kind, Provenance
-from torchjanus.runtime.coexecution.recording.kinds import called
+from torchjanus.runtime.coexecution.recording.kinds import FLOATS, called
 from torchjanus.runtime.coexecution.recording.placeholders import placeholder
 
 __all__ = ["MISS", "Matcher", "matchers", "undisturbed"]
@@ -156,15 +156,15 @@ class _Writer:
             for field in ("start", "stop", "step"):
                 yield from self._same(f"{text}.{field}", getattr(tree, field))
         elif self.event.is_number(tree):
-            yield f"type({text}) is {kind.__name__}"
+            yield f"type({text}) in {self._constant(FLOATS)}" if kind is float else f"type({text}) is int"
             slot = self.slots.get((self.number, self._numbers))
             self._numbers += 1
             if slot is not None:
-                self.kept.append(f"run.numbers[{slot}] = {text}")
+                self.kept.append(f"run.numbers[{slot}] = {kind.__name__}({text})")
                 yield self._fits(text, kind)
             elif self.event.kind is Kind.OPERATOR:
                 if kind is float and (tree == 0 or not math.isfinite(tree)):
-                    yield f"repr({text}) == {repr(tree)!r}"
+                    yield f"repr(float({text})) == {repr(tree)!r}"
                 else:
                     yield f"{text} == {tree!r}"
         elif tree is None or tree is Ellipsis or kind in (bool, torch.dtype, torch.layout, torch.memory_format):
@@ -187,7 +187,7 @@ class _Writer:
         event, k = self.event, self.number
         match event.kind:
             case Kind.QUERY:
-                yield f"return {self._constant(event.result) if event.result is not None else None}"
+                yield f"return {self.result(event.result)}"
             case Kind.STATE:
                 yield "return func(*args, **(kwargs or {}))"
             case Kind.FETCH:

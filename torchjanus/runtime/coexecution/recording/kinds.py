@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchjanus.core.errors import NOWHERE
@@ -18,13 +19,14 @@ from torchjanus.runtime.coexecution.recording.events import Kind
 from torchjanus.semantics.known.framework_calls import HOOKING, METADATA, REFUSED, parts_of_name
 from torchjanus.semantics.torch.selections import sized_by_contents
 
-__all__ = ["DIFFERENTIATING", "GIVING", "Called", "called", "kind_of"]
+__all__ = ["DIFFERENTIATING", "FLOATS", "GIVING", "Called", "called", "kind_of"]
 
 DIFFERENTIATING = frozenset({"backward", "grad"})
 # Calls that can give a gradient to a tensor that required none at entry.
 GIVING = frozenset(
     {"Tensor.requires_grad_", "Tensor.requires_grad.__set__", "Tensor.grad.__set__", "Tensor.grad.__delete__"}
 )
+FLOATS = (float, np.float64)  # torch computes with both alike
 _STATES = frozenset({"_set_grad_enabled"})
 _FETCHES = frozenset(
     """item tolist __bool__ __int__ __float__ __index__ __complex__ __format__ __repr__ __str__ is_nonzero equal
@@ -97,7 +99,7 @@ def kind_of(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _plain(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) or type(leaf) in _LEAVES
+    return isinstance(leaf, torch.Tensor) or type(leaf) in _LEAVES or type(leaf) in FLOATS
 
 
 def _nested(data: Any) -> bool:

@@ -36,7 +36,7 @@ from torchjanus.runtime.coexecution.recording.events import (
     is_constant,
     meta_of,
 )
-from torchjanus.runtime.coexecution.recording.kinds import Called, called, kind_of
+from torchjanus.runtime.coexecution.recording.kinds import FLOATS, Called, called, kind_of
 from torchjanus.runtime.coexecution.recording.lifetimes import is_dropped_observed, release
 from torchjanus.runtime.coexecution.recording.lines import call_from_line
 from torchjanus.runtime.coexecution.recording.observer import Observer
@@ -160,7 +160,7 @@ class Recorder(TorchFunctionMode):
 
     def _leaf(self, leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
-            return leaf
+            return float(leaf) if type(leaf) in FLOATS else leaf
         number = self.number(leaf)
         then = self._shared.get(number)
         if then is not None and not same_bits(leaf, then):
@@ -257,7 +257,8 @@ class Recorder(TorchFunctionMode):
         else:
             tree = result if type(result) is torch.Size else map_leaves(result, leaf)
             if not outs and kind is Kind.OPERATOR and (result is not None or one.access == "__get__"):
-                if result is not None and one.short not in _ANSWERS:
+                known = result is None or (type(result) in (tuple, list) and not result) or one.short in _ANSWERS
+                if not known:
                     raise _Odd(f"{one.name} gives a {type(result).__name__}")
                 kind = Kind.QUERY
             if type(result).__module__ == "torch.return_types":
