@@ -220,3 +220,34 @@ def parameters_that_are_shared_in_some_models():
         return loss.detach()
 
     return Program(step, [(models[(k // 2) % 8], torch.randn(2, 4)) for k in range(32)], state=(models, steps))
+
+
+@program(speculated=22, compiles=5)
+def boosted_learners():
+    residuals: dict = {}
+    learners = [(nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)), {}) for _ in range(6)]
+
+    def fit(learner, velocity, x, y):
+        loss = (learner(x).squeeze(-1) - y).square().mean()
+        grads = torch.autograd.grad(loss, list(learner.parameters()))
+        with torch.no_grad():
+            for p, g in zip(learner.parameters(), grads, strict=True):
+                v = velocity.setdefault(p, torch.zeros_like(p))
+                v.mul_(0.9).add_(g)
+                p -= 0.05 * v
+        residuals[learner] = loss.item()
+
+    calls = [(*learners[k // 6], torch.randn(8, 5), torch.randn(8)) for k in range(36)]
+    return Program(fit, calls, state=(learners, residuals))
+
+
+@program(speculated=14, compiles=5)
+def models_gathered_in_a_set():
+    seen: set = set()
+    models = [nn.Linear(5, 3) for _ in range(4)]
+
+    def step(model, x):
+        seen.add(model)
+        return model(x).sum().detach() * len(seen)
+
+    return Program(step, [(models[k // 6], torch.randn(2, 5)) for k in range(24)], state=(lambda: len(seen), models))

@@ -8,11 +8,13 @@ one once two have been seen: the next model then finds the graph of the last one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
-from torchjanus.trace.events import Trace
+from torchjanus.trace.actions import ContainerMutation, HeapWrite
+from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import HeapRead, IdentityTest, KeyLookup
 from torchjanus.trace.values import Traced
 
@@ -50,8 +52,7 @@ class VaryingReads:
 
 def _read(trace: Trace) -> Iterator[tuple[AccessPath, str | int, str, Place]]:
     """Yield the strings that a run has read, and the objects that it has looked up: path, value, what it is, place."""
-    lookups = (event.key for event in trace.events if isinstance(event, KeyLookup))
-    keys = {id(key) for key in lookups if not isinstance(key, Traced)}
+    keys = {id(key) for event in trace.events for key in _keys(event) if not isinstance(key, Traced)}
     for event in trace.events:
         match event:
             case HeapRead(access_path=access_path, kind="constant", value=str() as value, place=place):
@@ -59,3 +60,13 @@ def _read(trace: Trace) -> Iterator[tuple[AccessPath, str | int, str, Place]]:
             case IdentityTest(first=first, second=AccessPath(step=Step.CONST, key=key), same=True, place=place):
                 if id(key) in keys:
                     yield first, id(key), "object", place
+
+
+def _keys(event: Event) -> Sequence[Any]:
+    """Return what an event may look up in a dictionary or set."""
+    match event:
+        case KeyLookup(key=key) | HeapWrite(key=key):
+            return (key,)
+        case ContainerMutation(args=args):
+            return args
+    return ()
