@@ -106,3 +106,16 @@ def shown_by_their_bits() -> Program:
         return x
 
     return _called_with_numbers(step)
+
+
+@program(speculated=CALLS - 6)
+def of_a_number_by_which_is_multiplied() -> Program:
+    """The gradient of ``w * gain`` is multiplied by the conjugate of the number."""
+    w = torch.randn(3, dtype=torch.cfloat, requires_grad=True)
+
+    def step(x, gain):  # type: ignore[no-untyped-def]
+        w.grad = None
+        ((x @ w * gain).abs().sum() + (w / gain).real.sum()).backward()
+        return w.grad.clone()
+
+    return Program(step, calls=[(_numbers(k).to(torch.cfloat), 1 + 0j if k < 6 else 2j) for k in range(CALLS)])

@@ -36,10 +36,10 @@ def has_effect(node: torch.fx.Node) -> bool:
 
 
 def is_view(node: torch.fx.Node) -> bool:
-    """Whether the node's result shares memory with its first argument."""
+    """Whether the node's result shares memory with its first argument, which may be a number: that has no memory."""
     if node.target is operator.getitem:
         return is_view(node.args[0])  # type: ignore[arg-type]
-    return operator_of(node.target).view
+    return operator_of(node.target).view and isinstance(node.args[0], torch.fx.Node)
 
 
 def clean(module: torch.fx.GraphModule) -> None:
