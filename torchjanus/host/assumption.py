@@ -81,7 +81,7 @@ class Assumption:
 def _brief(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    if isinstance(value, int | float | str | type(None)):
+    if isinstance(value, int | float | complex | str | type(None)):
         return repr(value)
     return f"a {type(value).__qualname__}"
 
