@@ -1,6 +1,7 @@
 """Co-execution forced on programs: those after public scripts, and those of the corpus.
 
     python -m benchmarks.robustness.coexecuted [NAME ...] [--outside] [--refused] [--served] [--every N] [--offset K]
+                                               [--merged]
 
 ``--refused``: the programs of the corpus of which no whole graph is made; ``--served``: those that whole graphs serve,
 about a second each. Takes about ten minutes for programs after public scripts and refused ones on a quiet machine.
@@ -8,7 +9,8 @@ about a second each. Takes about ten minutes for programs after public scripts a
 Each program runs eager and with ``executor="coexecute"`` from the same seeds; results, state, output, what was raised
 and the generators have to be the same, bit by bit. The table says how many calls were served, what share of the
 operators graphs made, how many calls diverged, and the reasons of calls that were not served. Without a choice the
-first two kinds run; ``--every N`` takes each Nth program of the corpus, from the Kth on. Names are those of outside
+first two kinds run; ``--every N`` takes each Nth program of the corpus, from the Kth on. ``--merged``:
+operators are merged from the second call on, which programs of ten calls never reach. Names are those of outside
 programs, or ``category-program``.
 """
 
@@ -26,6 +28,7 @@ import torch
 from benchmarks.robustness.outside import compared
 from tests.outside import PROGRAMS
 from tests.programs import harness
+from torchjanus.runtime.coexecution import runner
 
 __all__ = ["Row", "corpus", "main", "of_the_corpus", "outside"]
 
@@ -114,7 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--served", action="store_true", help="programs of the corpus that whole graphs serve")
     parser.add_argument("--every", type=int, default=1, metavar="N")
     parser.add_argument("--offset", type=int, default=0, metavar="K")
+    parser.add_argument("--merged", action="store_true", help="merge operators from the second call on")
     options = parser.parse_args(arguments)
+    if options.merged:
+        runner._VARIED = 1
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     rows: list[Row] = []

@@ -270,6 +270,15 @@ def test_steps_that_ask_for_a_class_are_not_merged() -> None:
     assert twins.steps[1].coexecution.merged == 0
 
 
+def test_steps_that_ask_for_a_class_and_raise_are_not_merged() -> None:
+    def body(net: nn.Module, x: torch.Tensor, count: int) -> Any:
+        raise ValueError(str(type(net(x)) is torch.Tensor))
+
+    twins = Twins(changing(body), lambda step: torchjanus.speculate(step, executor="coexecute"))
+    twins.run()
+    assert twins.steps[1].coexecution.merged == 0
+
+
 def test_only_what_metadata_decide_is_deferred() -> None:
     operators, x, index = Operators(), torch.ones(3), torch.tensor([1])
     assert operators.call(torch.where, (x > 0,), {}) is None

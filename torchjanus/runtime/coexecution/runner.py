@@ -164,8 +164,6 @@ class Coexecution:
         finally:
             ACTIVE.composer = None
         trace = run.finish()
-        if run.recorder is not None:
-            self._merging.recorded(run.recorder)
         served.diverged = 0 if run.recorder is None else served.diverged + 1
         self._count(run)
         if run.recorder is None:
@@ -244,6 +242,7 @@ class Coexecution:
                 event = run.served.events[k]
                 counts.wait(event.place, f"fetch by {event.name}", seconds)
             return
+        self._merging.recorded(run.recorder)
         counts.transitions += 1
         counts.recorded += 1
         counts.operators += sum(event.kind is Kind.OPERATOR for event in run.recorder.events)
@@ -272,6 +271,9 @@ class Coexecution:
         try:
             with recorder:
                 result = self.fn(*args, **kwargs)
+        except BaseException:
+            self._merging.recorded(recorder)
+            raise
         finally:
             ACTIVE.composer = None
             recorder.observer.stop()
