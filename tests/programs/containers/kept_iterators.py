@@ -1,6 +1,8 @@
 """Iterators and generators that a step makes and keeps: gone through after the call, they show what there is then."""
 
+import copy
 import itertools
+import pickle
 import random
 
 import torch
@@ -367,3 +369,26 @@ def reversed_sequence_renewed_where_nothing_is_watched_any_more():
 def tuple_iterator_renewed_where_nothing_is_watched_any_more():
     rows = (1, 0, 2, 4)
     return renewed(lambda order: iter(rows))
+
+
+@program(speculated=0, compiles=4)
+def copied_and_pickled_iterators_of_a_list():
+    """Copies go through the very list, also where it changes; the position is set, and asked for."""
+    box, rows, order = Held(), torch.randn(5, 3), [0, 1, 2, 3]
+    box.it, box.other = iter(order), iter(())
+
+    def step(x):
+        try:
+            taken = [next(box.it), next(box.other, 4)]
+        except StopIteration:
+            box.it = iter(order)
+            next(box.it)
+            box.other = copy.copy(box.it)
+            order.append(order.pop(0))
+            taken = [next(box.it), next(pickle.loads(pickle.dumps(box.it)), 4)]
+            back = reversed(order)
+            back.__setstate__(1)
+            taken += back
+        return taken, box.it.__length_hint__(), (rows[taken] * x).sum()
+
+    return Program(step, inputs(), state=(box, order))

@@ -21,7 +21,8 @@ class _Paired(WrappedIterable):
     __slots__ = ("_copy", "_own", "_recording")
 
     def __init__(self, recording: Recording, own: Any, copy: Iterable[Any]) -> None:
-        self._recording, self._own, self._copy = recording, own, iter(copy)
+        self._recording, self._own = recording, own
+        self._copy: Any = iter(copy)
 
     def __iter__(self) -> _Paired:
         return self
@@ -44,8 +45,19 @@ class _Measured(_Paired):
         return self._own.__length_hint__()
 
 
+class _Positioned(_Measured):
+    """One whose position can be set, as copying and unpickling do: those of lists and tuples, forward and backward."""
+
+    __slots__ = ()
+
+    def __setstate__(self, index: Any) -> None:
+        self._own.__setstate__(index)
+        self._copy.__setstate__(index)
+
+
 def paired(recording: Recording, container: Any, copy: Iterable[Any], name: str = "__iter__") -> _Paired:
     """Return the iterator of a container or view that its method ``name`` makes, with the elements of ``copy`` during
     the run."""
     own = getattr(native_class(type(container)) or type(container), name)(container)
-    return (_Measured if hasattr(type(own), "__length_hint__") else _Paired)(recording, own, copy)
+    kind = _Positioned if hasattr(type(own), "__setstate__") else _Measured
+    return (kind if hasattr(type(own), "__length_hint__") else _Paired)(recording, own, copy)
