@@ -68,14 +68,14 @@ class _Injector:
         self.used: dict[Signature, Part] = {}  # in the ordinary run
         # Of one run:
         self.met: dict[int, tuple[Signature, Part]] = {}
-        self.routes: dict[int, tuple[int, Any]] = {}  # what was tried on calls, and of which step
+        self.routes: dict[int, tuple[Any, Any]] = {}  # what was tried on calls, and what had learnt it
         self.reported: list[str] = []
 
     def _entries(self, steps: Sequence[Any]) -> list[tuple[Signature, Part]]:
         """The entries in use, each with what tells it from others in every run of the program."""
         found = []
         for number, step in enumerate(steps):
-            self.routes.update((id(route), (number, route)) for route in step._learning.routes)
+            self.routes.update((id(route), (step._learning, route)) for route in step._learning.routes)
             for entry in parts(step):
                 if id(entry) not in self.met:
                     # Once, when it is new: an assumption names an object by its class, which may change later.
@@ -144,12 +144,13 @@ class _Injector:
     def _put_back(self, steps: Sequence[Any]) -> None:
         """Entries that gave way to others after a fault may be used again, and any may come first: so one run is enough
         for many faults."""
-        for number, step in enumerate(steps):
+        for step in steps:
             routes = step._learning.routes
             self._entries(steps)
             here = list(routes)
             if self.rng.random() < 0.7:
-                gone = [r for n, r in self.routes.values() if n == number and self._is_known(r)]
+                # Not those of before a cut: they are of other statements.
+                gone = [r for learning, r in self.routes.values() if learning is step._learning and self._is_known(r)]
                 here += [route for route in gone if all(route is not other for other in here)]
                 self.rng.shuffle(here)
             routes.keep(here)
