@@ -36,6 +36,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 import torchjanus
+from torchjanus.core.kinds import module_of
 
 __all__ = [
     "Around",
@@ -448,7 +449,7 @@ def snapshot(root: Any) -> list[Any]:
         elif isinstance(value, types.CellType):
             yield visit(value.cell_contents, path)
         if isinstance(value, type):
-            if value.__module__.startswith("programs_"):
+            if module_of(value).startswith("programs_"):
                 for name, part in vars(value).items():
                     if not name.startswith("__"):
                         yield name, visit(part, f"{path}.{name}")

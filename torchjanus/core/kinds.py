@@ -22,7 +22,8 @@ from types import (
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 __all__ = [
-    "MISSING", "ClassTable", "getattr", "hasattr", "is_one_of", "isinstance", "mro_of", "namespace_of", "on_type",
+    "MISSING", "ClassTable", "getattr", "hasattr", "is_one_of", "isinstance", "module_of", "move_to_module", "mro_of",
+    "namespace_of", "on_type",
 ]  # fmt: skip
 
 # Comparing or hashing these runs no code of the program. By id of the class, since a metaclass may have no hash.
@@ -44,12 +45,28 @@ _QUIET = frozenset(
 MISSING: Any = object()
 _order = cast(Callable[[type], tuple[type, ...] | None], type.__dict__["__mro__"].__get__)
 namespace_of = cast(Callable[[type], Mapping[str, Any]], type.__dict__["__dict__"].__get__)
+_module = cast(Callable[[type], Any], type.__dict__["__module__"].__get__)
+_set_module = cast(Callable[[type, str], None], type.__dict__["__module__"].__set__)
 _getter_of = cast(Callable[[property], Any], property.__dict__["fget"].__get__)
 
 
 def mro_of(tp: type) -> tuple[type, ...]:
     """Return the class's method resolution order; empty while its metaclass is still computing it."""
     return _order(tp) or ()
+
+
+def module_of(tp: type) -> str:
+    """Return the name of the module that a class says it is of, without asking its metaclass; "" if that is no text."""
+    try:
+        found = _module(tp)
+    except AttributeError:
+        return ""
+    return found if type(found) is str else ""
+
+
+def move_to_module(tp: type, name: str) -> None:
+    """Set the name of the module that a class says it is of, without asking its metaclass."""
+    _set_module(tp, name)
 
 
 def on_type(tp: type, name: str) -> Any:

@@ -1388,3 +1388,26 @@ def a_tuple_with_attributes():
             return made
 
     return _kept(lambda x: Pair(_Counted.made, 2))
+
+
+@program(speculated=0)
+def classes_whose_module_is_a_property():
+    class Quiet(type):
+        @property
+        def __module__(cls):
+            raise ZeroDivisionError
+
+    class Numbered(type):
+        @property
+        def __module__(cls):
+            return 5
+
+    made: list = []
+
+    def step(x):
+        kept = Quiet("Kept", (), {"scale": 2})
+        other = Numbered("Other", (), {"scale": 3})
+        made.append((kept.__name__, other.__module__))
+        return x * kept().scale + other().scale
+
+    return Program(step, [(torch.ones(3),)] * 10, state=made)

@@ -14,6 +14,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
+from torchjanus.core.kinds import module_of
 from torchjanus.graph.generalize.builder import Builder
 from torchjanus.graph.ir.dimensions import is_size
 from torchjanus.graph.ir.inputs import Inputs
@@ -138,7 +139,7 @@ def _implied(work: Numbers, expr: Expr) -> bool:
 
 def _may_change_class(cls: type) -> bool:
     """Whether ``x.__class__ = Other`` has to be expected: for classes of the user."""
-    return is_python_class(cls) and cls.__module__.partition(".")[0] not in ("torch", "collections")
+    return is_python_class(cls) and module_of(cls).partition(".")[0] not in ("torch", "collections")
 
 
 def _of_read(

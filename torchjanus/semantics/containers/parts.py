@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import native_class
-from torchjanus.core.kinds import getattr, hasattr, isinstance
+from torchjanus.core.kinds import getattr, hasattr, isinstance, module_of
 from torchjanus.host.deferred_writes import make_exception, make_function, make_partial, make_value
 from torchjanus.rewrite import Anchor, with_code
 from torchjanus.rewrite.hooks.lookup import attributes_of, is_python_class
@@ -127,7 +127,7 @@ def parts_of(value: Any) -> Parts | str:
 
 def _plainly_made(cls: type) -> bool:
     """Whether attributes, slots and, for containers, elements are the whole state of an instance."""
-    if cls.__module__ == "torch.return_types" or cls is types.SimpleNamespace:
+    if module_of(cls) == "torch.return_types" or cls is types.SimpleNamespace:
         return True
     for base in cls.__mro__[:-1]:
         native = isinstance(vars(base).get("__new__"), types.BuiltinFunctionType)  # some are heap types, too

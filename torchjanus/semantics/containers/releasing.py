@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.core.kinds import isinstance
+from torchjanus.core.kinds import isinstance, module_of
 from torchjanus.semantics.known.details import memory_of
 from torchjanus.trace.actions import HeapWrite
 from torchjanus.trace.blanks import blank, is_blank
@@ -91,7 +91,7 @@ def forget(roots: Iterable[object], lasting: tuple[type, ...]) -> None:
                 setattr(part, name, None)
             elif kind is types.MethodType:
                 value = value.__self__
-            if type(value).__module__.startswith(_OWN):
+            if module_of(type(value)).startswith(_OWN):
                 waiting.append(value)
 
 

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.core.kinds import is_one_of, isinstance, module_of
 from torchjanus.semantics.containers.parts import is_rewritten
 
 __all__ = ["is_native_iterator", "settle_iterator", "settle_variables"]
@@ -47,4 +47,4 @@ def settle_iterator(iterator: Any, bare: Callable[[Any], Any]) -> None:
 def is_native_iterator(value: Any) -> bool:
     """Whether it is a ``zip``, a ``map``, the iterator of a list, or another of ``builtins`` or ``itertools``."""
     cls = type(value)
-    return cls.__module__ in ("builtins", "itertools") and hasattr(cls, "__next__") and cls is not types.GeneratorType
+    return module_of(cls) in ("builtins", "itertools") and hasattr(cls, "__next__") and cls is not types.GeneratorType

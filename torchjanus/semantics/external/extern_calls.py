@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.core.kinds import hasattr, is_one_of, isinstance
+from torchjanus.core.kinds import hasattr, is_one_of, isinstance, module_of
 from torchjanus.host.journal import Journal, Method
 from torchjanus.host.program_lines import Caller, caller_at
 from torchjanus.rewrite import Site
@@ -170,7 +170,7 @@ class ExternCalls:
         replaced = self.recording.chain[0].replaced_in_libraries()
         if replaced is None or func is print or not (effects.world or effects.writes & OUTPUT.writes):
             return
-        if isinstance(func, Method) and args and type(args[0]).__module__ == "_io":
+        if isinstance(func, Method) and args and module_of(type(args[0])) == "_io":
             return
         what = f"{name_of(func)} is called in the middle of the step, and may read {replaced}"
         why = "the step has replaced it, and the call is made when it is what it was."
@@ -325,4 +325,4 @@ class ExternCalls:
 def _referents_of(value: Any) -> list[Any]:
     """Return what a builtin iterator or view refers to."""
     shows = is_view(value) or hasattr(type(value), "__next__")
-    return gc.get_referents(value) if shows and type(value).__module__ in _OF_PYTHON else []
+    return gc.get_referents(value) if shows and module_of(type(value)) in _OF_PYTHON else []

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
+from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance, module_of
 from torchjanus.host.journal import Journal, method
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.shadows import SequenceShadow
@@ -73,7 +73,7 @@ def _may_change(value: Any) -> bool:
 
 
 def _is_array(value: Any) -> bool:
-    return type(value).__name__ == "ndarray" and type(value).__module__ == "numpy"
+    return type(value).__name__ == "ndarray" and module_of(type(value)) == "numpy"
 
 
 def _drawn_from(fn: Any, args: tuple[Any, ...]) -> Any:
@@ -299,7 +299,7 @@ class ForeignCalls(NativeMethods):
     def iterable(self, obj: Any) -> Iterable[Any]:
         if not self.is_foreign(obj) and not is_left_to_host(obj, getattr(type(obj), "__iter__", None)):
             return super().iterable(obj)
-        if type(obj).__module__ == "numpy":
+        if module_of(type(obj)) == "numpy":
             return super().iterable(self.extern(list, (obj,), {}, effects_of(list, "__iter__", obj)))
         return self._items_of(obj)
 

@@ -18,7 +18,7 @@ from bisect import bisect_right
 from types import CodeType, GeneratorType
 from typing import Any
 
-from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.core.kinds import is_one_of, isinstance, module_of
 from torchjanus.rewrite.hooks import program_frames
 from torchjanus.semantics.known.own_code import Reach
 
@@ -42,7 +42,7 @@ def may_suppress(manager: Any) -> bool:
     if cls is contextlib._GeneratorContextManager:  # made by a function with @contextmanager
         frame = manager.gen.gi_frame if type(manager.gen) is GeneratorType else None
         return frame is None or (not _is_library(frame.f_globals.get("__name__")) and _excepts(frame.f_code))
-    return not (is_one_of(cls, _LETTING_PASS) or _is_library(type.__getattribute__(cls, "__module__")))
+    return not (is_one_of(cls, _LETTING_PASS) or _is_library(module_of(cls)))
 
 
 def may_raise(func: Any, kwargs: dict[str, Any], own: Reach) -> bool:

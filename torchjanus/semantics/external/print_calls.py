@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.kinds import isinstance
+from torchjanus.core.kinds import isinstance, module_of
 from torchjanus.semantics.external.surroundings import writes_by_python
 from torchjanus.semantics.native.comparisons import has_python_method
 from torchjanus.semantics.native.containers import WatchHooks
@@ -36,7 +36,7 @@ class PrintCalls:
             file = self._watch.attr(None, sys, "stdout")
         if redirected:  # by the step
             kwargs = {**kwargs, "file": file}
-        own = (file is not None and self._recording.owner(file) is not None) or type(file).__module__ != "builtins"
+        own = (file is not None and self._recording.owner(file) is not None) or module_of(type(file)) != "builtins"
         ends = [kwargs.get(name) for name in ("sep", "end")]
         known = kwargs.keys() <= {"sep", "end", "file", "flush"} and all(e is None or isinstance(e, str) for e in ends)
         if not known or not own or not writes_by_python(file):

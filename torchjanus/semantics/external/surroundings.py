@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath, Step
-from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.core.kinds import getattr, isinstance, module_of
 from torchjanus.semantics.known.foreign_effects import is_users_cache
 from torchjanus.semantics.known.own_code import Reach, is_own, of_logger, reach
 from torchjanus.semantics.record.recording import Recording
@@ -101,7 +101,7 @@ def _least_level(logger: logging.Logger) -> bytes:
 
 def writes_by_python(file: Any) -> bool:
     """Whether a file's ``write()`` is a function of the program."""
-    return isinstance(getattr(type(file), "write", None), types.FunctionType) and is_own(type(file).__module__)
+    return isinstance(getattr(type(file), "write", None), types.FunctionType) and is_own(module_of(type(file)))
 
 
 # -- the program's code in the environment, as bytes
@@ -140,7 +140,7 @@ def _codes(value: Any, deep: bool = True) -> Iterator[int]:
         if is_own(value.__module__):
             yield id(value.__code__)
         return
-    if is_own(type(value).__module__):
+    if is_own(module_of(type(value))):
         yield id(type(value))
     if type(value) is list:
         for part in value:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.kinds import is_one_of, isinstance, on_type
+from torchjanus.core.kinds import is_one_of, isinstance, module_of, on_type
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.known.trusted import is_trusted_class, is_trusted_module
 
@@ -92,5 +92,5 @@ def _is_closed(file: Any) -> bool:
 def _is_programs(callback: Any) -> bool:
     """Whether the callback of a weak reference may do what the program sees. Those of weak tables, which are mostly
     those of libraries, do not."""
-    module = getattr(callback, "__module__", None) or type(callback).__module__
+    module = getattr(callback, "__module__", None) or module_of(type(callback))
     return type(callback) is weakref.finalize or not is_trusted_module(module)

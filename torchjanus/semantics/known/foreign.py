@@ -20,7 +20,7 @@ import torch
 from torch.utils import data
 
 from torchjanus.core.errors import SourceUnavailable, Unsupported
-from torchjanus.core.kinds import ClassTable, getattr, is_one_of, isinstance
+from torchjanus.core.kinds import ClassTable, getattr, is_one_of, isinstance, module_of
 from torchjanus.rewrite.hooks import rewritten
 from torchjanus.rewrite.hooks.lookup import is_python_class
 from torchjanus.semantics.known.not_entered import NATIVE_MODULES, module_reason
@@ -170,7 +170,7 @@ def foreign_verdict(cls: type) -> bool | None:
 def _verdict(cls: type) -> bool | None:
     if is_one_of(cls, weakref.ProxyTypes):
         return True  # isinstance() takes a proxy for its referent
-    module = cls.__module__ if isinstance(cls.__module__, str) else "builtins"
+    module = module_of(cls) or "builtins"
     if issubclass(cls, _CONTAINERS) and is_opaque(cls):
         return True
     if issubclass(cls, (*_PLAIN, *_TRACED)) and not is_foreign_module(module):
@@ -217,7 +217,7 @@ def _is_closed(method: types.FunctionType) -> bool:
 def _is_native(cls: type) -> bool:
     """Whether no part of the class is written in Python."""
     if is_python_class(cls):
-        module = sys.modules.get(cls.__module__)
+        module = sys.modules.get(module_of(cls))
         written = any(isinstance(v, types.FunctionType) for v in vars(cls).values()) or "__dict__" in vars(cls)
         file = getattr(module, "__file__", None) or ""
         return not written and not file.endswith(".py")

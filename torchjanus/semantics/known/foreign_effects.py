@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
+from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance, module_of
 from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.trace.effects import PURE, WORLD, Effects, Undo
 
@@ -142,7 +142,7 @@ def is_users_cache(fn: Any) -> bool:
 
 def _method_effects(name: str, owner: Any, keywords: Any) -> Effects:
     cls = type(owner)
-    module = cls.__module__
+    module = module_of(cls)
     if isinstance(owner, torch.Generator):
         return TORCH_GENERATOR
     if isinstance(owner, random.Random):
@@ -173,7 +173,7 @@ def _is_users(module: str | None) -> bool:
 
 def _calls_for_each(fn: Any) -> bool:
     """Whether NumPy calls a Python function for each element: ``np.vectorize``, ``np.frompyfunc``."""
-    if type(fn).__name__ == "vectorize" and type(fn).__module__ == "numpy":
+    if type(fn).__name__ == "vectorize" and module_of(type(fn)) == "numpy":
         return True
     return isinstance(fn, _numpy_types()) and getattr(fn, "__name__", "").endswith(" (vectorized)")
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import native_class
-from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.core.kinds import getattr, isinstance, module_of
 from torchjanus.semantics.known.foreign import is_foreign_module
 
 __all__ = ["Bounds", "Snapshot", "bounds_of", "holds_size", "memory_within", "tensors_within"]
@@ -138,9 +138,9 @@ def _reached_from(values: Iterable[Any]) -> Iterator[Any]:
 def _held_by(value: Any) -> Iterable[Any]:
     if isinstance(value, types.FunctionType):
         return () if is_foreign_module(value.__module__ or "") else _reached_by(value)
-    if type(value).__module__ == "numpy":
+    if module_of(type(value)) == "numpy":
         return _held_by_numpy(value)
-    module = type(value).__module__
+    module = module_of(type(value))
     known = isinstance(module, str) and not is_foreign_module(module)  # a class may define __module__ as a property
     methods = vars(type(value)).values() if known else ()
     return (*gc.get_referents(value), *(part for part in methods if isinstance(part, types.FunctionType)))

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.kinds import getattr, hasattr, isinstance
+from torchjanus.core.kinds import getattr, hasattr, isinstance, module_of
 from torchjanus.semantics.known.code_effects import CHANGING, CodeEffects, code_effects
 from torchjanus.semantics.known.foreign import is_foreign_module
 
@@ -168,7 +168,7 @@ class _Walk:
                 self._class(value)
         elif issubclass(kind, logging.Logger):
             self.pending.extend(of_logger(value))
-            if is_own(kind.__module__):
+            if is_own(module_of(kind)):
                 self.reach.objects[id(value)] = value
                 self._by_name(value)
         elif issubclass(kind, types.GeneratorType | types.CoroutineType):
@@ -185,7 +185,7 @@ class _Walk:
         else:
             if not issubclass(kind, tuple | frozenset):
                 self.reach.objects[id(value)] = value
-            own = [cls for cls in kind.__mro__ if is_own(cls.__module__)]
+            own = [cls for cls in kind.__mro__ if is_own(module_of(cls))]
             self.pending.extend(own)
             if own:
                 self._by_name(value)
@@ -259,7 +259,7 @@ class _Walk:
 
     def _global(self, value: Any) -> None:
         """A library's function or module is looked up by name. It may do anything, except for known ones."""
-        if is_own(type(value).__module__) or not (callable(value) or type(value) is types.ModuleType):
+        if is_own(module_of(type(value))) or not (callable(value) or type(value) is types.ModuleType):
             return
         name = value.__name__ if type(value) is types.ModuleType else getattr(value, "__module__", None)
         if not isinstance(name, str) or is_own(name):
@@ -299,7 +299,7 @@ def _under(owner: Any, name: str) -> Iterator[Any]:
         yield from _unwrapped(space[name])
     for cls in () if issubclass(type(owner), type | types.ModuleType) else type(owner).__mro__:
         raw = vars(cls).get(name)
-        if is_own(cls.__module__) and raw is not None:
+        if is_own(module_of(cls)) and raw is not None:
             if isinstance(raw, types.MemberDescriptorType):
                 try:
                     yield raw.__get__(owner)
@@ -318,7 +318,7 @@ def _native_parts(value: Any) -> Iterator[Any]:
         yield from dict.values(value)
     elif issubclass(type(value), list | tuple | set | frozenset | collections.deque):
         yield from gc.get_referents(value)
-    elif any(cls is not object and not is_own(cls.__module__) for cls in type(value).__mro__):
+    elif any(cls is not object and not is_own(module_of(cls)) for cls in type(value).__mro__):
         yield from _referents(value)
 
 
@@ -363,7 +363,7 @@ def of_logger(logger: logging.Logger) -> Iterator[Any]:
     yield from logger.filters
     one: logging.Logger | None = logger
     while one is not None:
-        if is_own(type(one).__module__):
+        if is_own(module_of(type(one))):
             yield type(one)
         yield from one.handlers
         one = one.parent if one.propagate else None

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch._functorch import predispatch
 
-from torchjanus.core.kinds import isinstance
+from torchjanus.core.kinds import isinstance, module_of
 
 __all__ = [
     "IGNORED",
@@ -60,9 +60,9 @@ def is_installed(filename: str) -> bool:
 
 
 def is_trusted_class(cls: type) -> bool:
-    return is_trusted_module(cls.__module__)
+    return is_trusted_module(module_of(cls))
 
 
 def is_settled(value: Any) -> bool:
     """Whether a trusted namespace is assumed to keep this value."""
-    return isinstance(value, _SETTLED) or type(value).__module__ == "torch"
+    return isinstance(value, _SETTLED) or module_of(type(value)) == "torch"

@@ -12,7 +12,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step, native_class
 from torchjanus.core.default_device import foreign_modes, sees_calls
-from torchjanus.core.kinds import hasattr, is_one_of, isinstance
+from torchjanus.core.kinds import hasattr, is_one_of, isinstance, module_of
 from torchjanus.rewrite.hooks.lookup import on_type
 from torchjanus.semantics.containers.keyed import SetShadow
 from torchjanus.semantics.known.live_views import ITEMS, KEYS, VALUES, dictionary_behind, is_view
@@ -189,7 +189,7 @@ class NativeContainers(NativeKeys):
         if self.classes.is_shown(obj):
             self.classes.record_whole_read(obj)
             return obj  # type: ignore[no-any-return]
-        if isinstance(obj, types.MappingProxyType) or (type(obj).__module__ == "builtins" and hasattr(obj, "mapping")):
+        if isinstance(obj, types.MappingProxyType) or (module_of(type(obj)) == "builtins" and hasattr(obj, "mapping")):
             return obj  # type: ignore[no-any-return]
         self.recording.refuse(
             "container-unwatched",

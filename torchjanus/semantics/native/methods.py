@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath, Step
-from torchjanus.core.kinds import getattr, hasattr, isinstance
+from torchjanus.core.kinds import getattr, hasattr, isinstance, module_of
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.known.framework_calls import METADATA, REFUSED
 from torchjanus.semantics.known.live_views import shows_other_class
@@ -144,7 +144,7 @@ class NativeMethods(ContainerMethods):
             args = tuple(map(self.recording.bare, args))
         if name == "__init__" and _only_fills(fn):
             return self.out(fn, *(self._taken("update", args) if isinstance(owner, CONTAINERS) else args), **kwargs)
-        module = type(owner).__module__
+        module = module_of(type(owner))
         if isinstance(owner, type | types.ModuleType | types.SimpleNamespace | BaseException) or module in (
             "builtins",
             "collections",

@@ -7,12 +7,22 @@ and pickled as those are.
 from __future__ import annotations
 
 import sys
+import types
 from builtins import iter, len, reversed  # a program may rebind them
 from typing import Any
 
 from torchjanus.rewrite import Site
 
 __all__ = ["Indexing", "ReversedIndexing", "SentinelIterator", "WrappedIterable"]
+
+
+def _reduction(iterator: Any) -> tuple[Any, ...]:
+    return iterator.__reduce__()  # type: ignore[no-any-return]
+
+
+# Return the reduction of a native iterator. It looks ``iter`` up among the builtins of the calling frame: those of this
+# function are its own, since a key of the program's builtins may run code that uses the iterator up.
+_reduced = types.FunctionType(_reduction.__code__, {"__builtins__": {"iter": iter, "reversed": reversed}})
 
 
 class WrappedIterable:
@@ -52,7 +62,7 @@ class IndexedIterator(WrappedIterable):
     def __setstate__(self, index: Any) -> None:
         made = self.native()
         made.__setstate__(index)
-        self.set_index(made.__reduce__()[2:])
+        self.set_index(_reduced(made)[2:])
 
     def set_index(self, state: tuple[Any, ...]) -> None:
         """Set the index from the state of the native object, which is empty if that has ended."""
@@ -61,7 +71,7 @@ class IndexedIterator(WrappedIterable):
     def _follow(self) -> None:
         """Take the position of the native object, if there is one: what has it may have advanced it, too."""
         if self._twin is not None and not self.has_ended():
-            self.set_index(self._twin.__reduce__()[2:])
+            self.set_index(_reduced(self._twin)[2:])
 
     def __length_hint__(self) -> Any:
         self._follow()
@@ -80,7 +90,7 @@ class EmptySequence:
 def _has_ended(twin: Any) -> bool:
     """Whether a native iterator by index, or up to a sentinel, has ended. One that was made before the end learns
     that only by asking the program's code once more, so another one takes its place."""
-    reduced = twin.__reduce__()
+    reduced = _reduced(twin)
     return len(reduced) == 2 and len(reduced[1]) == 1
 
 

@@ -20,7 +20,7 @@ from types import (
 )
 from typing import Any
 
-from torchjanus.core.kinds import getattr, is_one_of, isinstance
+from torchjanus.core.kinds import getattr, is_one_of, isinstance, module_of
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lookup import MISSING, bound_to, is_python_class, mro_of, namespace_of, on_type
 from torchjanus.semantics.known.not_entered import NATIVE_MODULES, module_reason
@@ -87,7 +87,7 @@ class SpecialMethods(Leaves):
         if type(found).__name__ == "instancemethod":  # pybind11's methods
             return False
         owner = next(base for base in mro_of(tp) if name in namespace_of(base))
-        return is_python_class(owner) and module_reason(owner.__module__, NATIVE_MODULES) is None
+        return is_python_class(owner) and module_reason(module_of(owner), NATIVE_MODULES) is None
 
     def is_reached(self, cls: type, name: str) -> bool:
         """Whether the attribute of a class, wrapped or not, runs code of the program."""

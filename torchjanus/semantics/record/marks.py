@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.core.kinds import is_one_of, isinstance, module_of
 
 __all__ = ["KNOWN", "VALUES", "ContentMarker", "ContentMarks", "attributes_of", "holds"]
 
@@ -65,7 +65,7 @@ def holds(value: Any) -> bool:
     """Whether a value is a container or an object of the program, whose content may change."""
     if issubclass(type(value), (list, dict, set, collections.deque)):
         return True
-    return type(value).__module__.partition(".")[0] not in KNOWN and not issubclass(type(value), torch.Tensor)
+    return module_of(type(value)).partition(".")[0] not in KNOWN and not issubclass(type(value), torch.Tensor)
 
 
 class AppendOnlyList:
@@ -156,7 +156,7 @@ class ContentMarker:
             return ("partial", each((value.func, value.args, value.keywords)))
         if is_one_of(cls, _BYTES):
             return (cls.__name__, bytes(value))
-        if cls.__module__.partition(".")[0] not in KNOWN and (attributes := attributes_of(value, slots=True)):
+        if module_of(cls).partition(".")[0] not in KNOWN and (attributes := attributes_of(value, slots=True)):
             return (cls.__name__, tuple(attributes), each(attributes.values()))
         return id(value)
 

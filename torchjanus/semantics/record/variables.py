@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.core.kinds import is_one_of, isinstance, module_of
 from torchjanus.semantics.record.liveness import live_after
 from torchjanus.semantics.record.marks import KNOWN, VALUES, AppendOnlyList, ContentMarker, ContentMarks, attributes_of
 
@@ -91,7 +91,7 @@ def _parts(name: tuple[Any, ...], value: Any, deep: int, seen: set[int]) -> Iter
         parts = enumerate(value)
     elif deep and type(value) is dict and len(value) <= MANY:
         parts = value.items()
-    elif deep and type(value).__module__.partition(".")[0] not in KNOWN:
+    elif deep and module_of(type(value)).partition(".")[0] not in KNOWN:
         parts = attributes_of(value).items()
     if parts:
         seen.add(id(value))
@@ -170,6 +170,6 @@ class _Snapshot:
             return list(enumerate(value)) if len(value) <= MANY else [], "tuple" if cls is tuple else "list"
         if issubclass(cls, dict):
             return list(dict.items(value)) if len(value) <= MANY else [], "dict"
-        if cls.__module__.partition(".")[0] in KNOWN or issubclass(cls, types.FunctionType):
+        if module_of(cls).partition(".")[0] in KNOWN or issubclass(cls, types.FunctionType):
             return [], cls.__name__
         return list(attributes_of(value, slots=True).items()), cls.__name__

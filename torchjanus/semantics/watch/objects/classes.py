@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
-from torchjanus.core.kinds import ClassTable, getattr, hasattr, is_one_of, isinstance
+from torchjanus.core.kinds import ClassTable, getattr, hasattr, is_one_of, isinstance, module_of
 from torchjanus.semantics.known.own_code import does_more_than_read
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_class
 from torchjanus.semantics.native.class_namespaces import functions_of
@@ -202,7 +202,7 @@ def _is_library(cls: type) -> bool:
     """Whether a class belongs to a library or an installed package."""
     known = _libraries.known.get(id(cls))
     if known is None:
-        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        file = getattr(sys.modules.get(module_of(cls)), "__file__", None)
         known = _libraries.put(cls, is_trusted_class(cls) or is_installed(file or ""))
     return known
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.core.kinds import getattr, is_one_of, isinstance
+from torchjanus.core.kinds import getattr, is_one_of, isinstance, move_to_module
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks import program_frames
 from torchjanus.semantics.external.logs import warnings_shown
@@ -99,7 +99,7 @@ def in_its_module(made: Any) -> Any:
             and module.startswith(_OWN)
             and vars(sys.modules[module]).get(made.__name__) is not made
         ):
-            type.__setattr__(made, "__module__", program_module())
+            move_to_module(made, program_module() or "builtins")
     return made
 
 

@@ -13,7 +13,7 @@ import torch
 
 from torchjanus.core.access_path import REGISTRIES, AccessPath, Step
 from torchjanus.core.caches import Interned
-from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
+from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance, module_of
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lookup import attributes_of, is_python_class
 from torchjanus.semantics.containers.keyed import MappingShadow
@@ -264,8 +264,7 @@ class Heap(Part):
     def _note_replaced(self, obj: Any, name: str) -> None:
         """Note a write to a module or class of a library."""
         if isinstance(obj, types.ModuleType | type):  # asked natively: its class may see each read of an attribute
-            module = isinstance(obj, types.ModuleType)
-            home = attributes_of(obj).get("__name__") if module else type.__getattribute__(obj, "__module__")
+            home = module_of(obj) if isinstance(obj, type) else attributes_of(obj).get("__name__")
             if is_trusted_module(home):
                 self.state.step.recording.record_replacement(obj, name)
 
