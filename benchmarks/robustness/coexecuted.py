@@ -1,10 +1,12 @@
 """Co-execution forced on programs: those after public scripts, and those of the corpus.
 
     python -m benchmarks.robustness.coexecuted [NAME ...] [--outside] [--refused] [--served] [--every N] [--offset K]
-                                               [--merged]
+    python -m benchmarks.robustness.coexecuted --served --every 12 --merged
 
-``--refused``: the programs of the corpus of which no whole graph is made; ``--served``: those that whole graphs serve,
-about a second each. Takes about ten minutes for programs after public scripts and refused ones on a quiet machine.
+Takes about ten minutes for programs after public scripts and refused ones on a quiet machine; about a second for each
+that whole graphs serve.
+
+``--refused``: the programs of the corpus of which no whole graph is made; ``--served``: those that whole graphs serve.
 
 Each program runs eager and with ``executor="coexecute"`` from the same seeds; results, state, output, what was raised
 and the generators have to be the same, bit by bit. The table says how many calls were served, what share of the

@@ -36,6 +36,8 @@ def test_what_was_sent_is_lowered_to_the_same_graph(program: Callable[..., Any])
     assert text is not None
     other = sent(made)
     assert signature(other) == text
+    # The fake kernel of a recurrent layer's backward pass gives one tensor twice, and two once its result is cached.
+    lower(made)
     assert str(lower(other)) == str(lower(made))
 
 
