@@ -1009,3 +1009,19 @@ def special_methods_of_a_metaclass():
         return x * (A.q + len(A) + sum(list(A)) + (1 in A) + A[0]) / 1000
 
     return _of(step, lambda: M.n)
+
+
+@program(refused="whereby Registered.__init_subclass__() is called")
+def made_by_a_call_of_type_with_a_hook_of_the_base():
+    made: list = []
+
+    class Registered:
+        def __init_subclass__(cls, **kwargs):
+            super().__init_subclass__(**kwargs)
+            made.append(cls.scale)
+
+    def step(x):
+        kept = type("Kept", (Registered,), {"scale": 3})
+        return x * kept.scale + len(made)
+
+    return Program(step, [(torch.ones(2) * k,) for k in range(8)], state=made)

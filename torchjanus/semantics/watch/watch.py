@@ -146,7 +146,7 @@ class Watch(Protocols):
     def instantiate(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         made = super().instantiate(at, cls, args, kwargs)
         if issubclass(cls, type) and isinstance(made, type) and len(args) > 1:
-            self.recording.made_classes.append(made)
+            self.made_classes.note(at, made, watched=True)
         return made
 
     def call_builtin(self, at: Site, fn: Any, args: Any, kwargs: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
+from itertools import chain
 from types import FunctionType
 from typing import Any
 
@@ -48,12 +49,13 @@ class MadeClasses(Part):
         self.note(at, made)
         return made
 
-    def note(self, at: Site, made: Any) -> Any:
-        """Record a class that a class statement has made, and return it."""
+    def note(self, at: Site, made: Any, *, watched: bool = False) -> Any:
+        """Record a class that has been made, and return it. ``watched``: by a call of its metaclass, whose methods in
+        Python were watched, and not by a class statement."""
         self.at(at)
         if isinstance(made, type):
             self.recording.made_classes.append(made)
-        if (called := unwatched_code(made)) is not None:
+        if (called := unwatched_code(made, watched)) is not None:
             self.recording.refuse(
                 "class-creation-hook",
                 f"makes the class {made.__name__}, whereby {called} is called",
@@ -76,12 +78,15 @@ def _owner(cls: type, name: str) -> type | None:
     return None if owner is None or is_trusted_class(owner) else owner
 
 
-def unwatched_code(made: Any) -> str | None:
-    """Return the name of a method of the program that native code has called while it made the class, or None."""
-    return next(_called(made), None) if isinstance(made, type) else None
+def unwatched_code(made: Any, watched: bool = False) -> str | None:
+    """Return the name of a method of the program that native code has called while it made the class, or None.
+    ``watched``: see ``MadeClasses.note``."""
+    if not isinstance(made, type):
+        return None
+    return next(chain(() if watched else _called_on_metaclass(made), _called(made)), None)
 
 
-def _called(made: type) -> Iterator[str]:
+def _called_on_metaclass(made: type) -> Iterator[str]:
     meta = type(made)
     for name in _OF_METACLASSES:
         owner = _owner(meta, name)
@@ -90,6 +95,9 @@ def _called(made: type) -> Iterator[str]:
     owner = _owner(type(meta), "__call__")
     if owner is not None:
         yield f"{owner.__qualname__}.__call__()"
+
+
+def _called(made: type) -> Iterator[str]:
     for base in mro_of(made)[1:]:
         if "__init_subclass__" in namespace_of(base):
             if not is_trusted_class(base):
