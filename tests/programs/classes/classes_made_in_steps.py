@@ -1011,7 +1011,7 @@ def special_methods_of_a_metaclass():
     return _of(step, lambda: M.n)
 
 
-@program(refused="whereby Registered.__init_subclass__() is called")
+@program(refused="Registered.__init_subclass__() is called")
 def made_by_a_call_of_type_with_a_hook_of_the_base():
     made: list = []
 
