@@ -46,7 +46,8 @@ MISSING: Any = object()
 _order = cast(Callable[[type], tuple[type, ...] | None], type.__dict__["__mro__"].__get__)
 namespace_of = cast(Callable[[type], Mapping[str, Any]], type.__dict__["__dict__"].__get__)
 _module = cast(Callable[[type], Any], type.__dict__["__module__"].__get__)
-_set_module = cast(Callable[[type, str], None], type.__dict__["__module__"].__set__)
+# Set the name of the module that a class says it is of, without asking its metaclass.
+move_to_module = cast(Callable[[type, str], None], type.__dict__["__module__"].__set__)
 _getter_of = cast(Callable[[property], Any], property.__dict__["fget"].__get__)
 
 
@@ -62,11 +63,6 @@ def module_of(tp: type) -> str:
     except AttributeError:
         return ""
     return found if type(found) is str else ""
-
-
-def move_to_module(tp: type, name: str) -> None:
-    """Set the name of the module that a class says it is of, without asking its metaclass."""
-    _set_module(tp, name)
 
 
 def on_type(tp: type, name: str) -> Any:

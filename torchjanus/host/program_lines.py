@@ -13,7 +13,7 @@ from typing import Any
 from torchjanus.core.errors import Place
 from torchjanus.rewrite.hooks.frames import CALLING, program_frames
 
-__all__ = ["Caller", "FromLine", "called", "caller_at"]
+__all__ = ["Caller", "FromLine", "called", "caller_at", "code_at"]
 
 Caller = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -42,6 +42,11 @@ def called(fn: Any) -> Any:
     return fn.fn if type(fn) is FromLine else fn
 
 
+def code_at(file: str, line: int) -> types.CodeType:
+    """Return the code of a function ``(fn, args, kwargs)`` that makes a call as if it stood at this line."""
+    return _TEMPLATE.replace(co_filename=file, co_firstlineno=line, co_name=CALLING, co_qualname=CALLING)
+
+
 def caller_at(place: Place, fn: Any) -> Caller | None:
     """Return a function that makes a call of ``fn`` from this place in code that is running now, or None if such a call
     does not warn."""
@@ -52,5 +57,4 @@ def caller_at(place: Place, fn: Any) -> Caller | None:
     names = next((f.f_globals for f in program_frames() if f.f_code.co_filename == place.file), None)
     if names is None:
         return None
-    code = _TEMPLATE.replace(co_filename=place.file, co_firstlineno=place.line, co_name=CALLING, co_qualname=CALLING)
-    return types.FunctionType(code, names, CALLING)
+    return types.FunctionType(code_at(place.file, place.line), names, CALLING)

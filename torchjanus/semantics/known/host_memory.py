@@ -141,7 +141,7 @@ def _held_by(value: Any) -> Iterable[Any]:
     if module_of(type(value)) == "numpy":
         return _held_by_numpy(value)
     module = module_of(type(value))
-    known = isinstance(module, str) and not is_foreign_module(module)  # a class may define __module__ as a property
+    known = module != "" and not is_foreign_module(module)
     methods = vars(type(value)).values() if known else ()
     return (*gc.get_referents(value), *(part for part in methods if isinstance(part, types.FunctionType)))
 

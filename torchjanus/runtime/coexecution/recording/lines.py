@@ -13,19 +13,16 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import OWN_FOLDER
-from torchjanus.rewrite.hooks.frames import CALLING
+from torchjanus.host.program_lines import code_at
 from torchjanus.semantics.torch.user_lines import Sentinel
 
 __all__ = ["call_from_line", "watched_from_line"]
 
 _REGISTRY = "__warningregistry__"
-_CALL = (lambda func, args, kwargs: func(*args, **kwargs)).__code__
 _OVERRIDES: str = torch.overrides.__file__
 
 
-@lru_cache(maxsize=4096)
-def _at(code: types.CodeType, line: int) -> types.CodeType:
-    return _CALL.replace(co_filename=code.co_filename, co_firstlineno=line, co_name=CALLING, co_qualname=CALLING)
+_code_at = lru_cache(maxsize=4096)(code_at)
 
 
 def _caller_of(func: Callable[..., Any]) -> Any:
@@ -41,7 +38,7 @@ def _caller_of(func: Callable[..., Any]) -> Any:
 def call_from_line(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Make the call from a frame that stands for the one that has called ``func``, and return what it gives."""
     frame = _caller_of(func)
-    return types.FunctionType(_at(frame.f_code, frame.f_lineno), frame.f_globals)(func, args, kwargs)
+    return types.FunctionType(_code_at(frame.f_code.co_filename, frame.f_lineno), frame.f_globals)(func, args, kwargs)
 
 
 def watched_from_line(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, bool]:
@@ -52,7 +49,7 @@ def watched_from_line(func: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     sentinel.compared = False
     space = {"__name__": names.get("__name__"), "__builtins__": names["__builtins__"], _REGISTRY: registry}
     try:
-        made = types.FunctionType(_at(frame.f_code, frame.f_lineno), space)(func, args, kwargs)
+        made = types.FunctionType(_code_at(frame.f_code.co_filename, frame.f_lineno), space)(func, args, kwargs)
     finally:
         if warns := sentinel.compared:
             registry.pop(sentinel, None)
