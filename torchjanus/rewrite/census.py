@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from dataclasses import dataclass, field
 from types import CodeType
 
@@ -53,18 +52,6 @@ class Census:
     @property
     def native(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in self.met if not entry.rewritten)
-
-    def table(self) -> str:
-        """Return a markdown table: how many functions were met and rewritten, and why the others were not."""
-        reasons = Counter(entry.native for entry in self.native)
-        rows = [
-            "| functions | count |",
-            "| --- | ---: |",
-            f"| met | {len(self.met)} |",
-            f"| rewritten | {len(self.rewritten)} |",
-            *(f"| left native: {reason} | {count} |" for reason, count in reasons.most_common()),
-        ]
-        return "\n".join(rows)
 
 
 CENSUS = Census()

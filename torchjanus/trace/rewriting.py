@@ -221,6 +221,12 @@ class AddingRewriter(TraceRewriter):
         self.kinds[len(self.tensors) - 1] = (size, (1,) * len(size), dtype, torch.device("cpu"), False)
         return len(self.tensors) - 1
 
+    def new_like(self, tensor: int) -> int:
+        """Return the number of one more tensor, of the kind of a tensor of the old run."""
+        number = self.new((), self.old.kinds[tensor][2])
+        self.kinds[number] = self.old.kinds[tensor]
+        return number
+
     def made(self, events: list[Any], **changes: Any) -> Trace:
         """Return the new run, in which each tensor that was added has memory of its own."""
         old = self.old

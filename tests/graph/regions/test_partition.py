@@ -9,7 +9,7 @@ import torch
 
 from torchjanus.core.errors import Refused
 from torchjanus.graph.ir.program import Input, Node, Program, Ref
-from torchjanus.graph.regions.partition import Partition, Source, adopted, kind_of, partition_of, structure_of
+from torchjanus.graph.regions.partition import Partition, adopted, kind_of, partition_of, structure_of
 from torchjanus.graph.regions.sizes import named
 from torchjanus.trace.modes import Modes
 
@@ -75,11 +75,6 @@ def test_only_what_requires_gradients_has_them() -> None:
 def test_inputs_are_numbered_by_their_role() -> None:
     made = part(body(*SUM, inputs=3), kinds(False, False, False), carried=1, stacked=1)
     assert made.inputs == 3
-    assert [made.source_of(index) for index in range(3)] == [
-        Source("carried", 0),
-        Source("stacked", 0),
-        Source("invariant", 0),
-    ]
 
 
 def test_random_iterations_say_so() -> None:

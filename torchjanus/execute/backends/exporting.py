@@ -113,7 +113,6 @@ class _Running:
 
     def __init__(self, functions: dict[str, Graph], held: dict[int, Tensor]) -> None:
         self.functions, self.held = functions, held
-        self.depth = 0  # how many regions are around what runs
 
     def bound(self, graph: Graph, given: Env) -> Env:
         def value(one: Input) -> Any:

@@ -46,7 +46,6 @@ class HostPart:
     fresh: tuple[tuple[bool, int], ...]
     flags: tuple[tuple[bool, int], ...]
     mutated: tuple[int, ...]
-    random: bool  # whether the host draws
 
 
 def host_part_of(lowered: Lowered, held: Held) -> HostPart | None:
@@ -70,7 +69,6 @@ class _Split:
         skipped = self._transfers()
         self.there = {node for node in nodes if node.op != "output" and node not in skipped and self._is_there(node)}
         self.here = [node for node in nodes if node.op == "call_function" and self._is_here(node, skipped)]
-        self.skipped = skipped
         self.live: dict[Node, None] = {}
 
     def split(self) -> HostPart | None:
@@ -103,7 +101,7 @@ class _Split:
         returned = [*host_fresh, *host_flags, *(value for _, value in here)]
         return HostPart(
             self._host_graph(returned), part, given, len(self.live), _sides(fresh, self.there),
-            _sides(self.flags, self.there), tuple(index for index, _ in here), any(map(is_random, self.here)),
+            _sides(self.flags, self.there), tuple(index for index, _ in here),
         )  # fmt: skip
 
     # -- which node belongs where -----------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from torchjanus.host.collectives import Collective
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HostComputation, KeyLookup, Specialization
+from torchjanus.trace.operations import ops_of
 from torchjanus.trace.recipes import ExistingObject, Recipe
 from torchjanus.trace.values import Expr, Read, Size, Traced, leaves
 
@@ -165,7 +166,7 @@ def _known(last: Trace, making: _Generalization) -> Trace:
 
 def _built(last: Trace, making: _Generalization) -> Program:
     work = making.work
-    ops = [event for event in last.events if isinstance(event, Op)]
+    ops = ops_of(last.events)
     if making.counted:
         work.dimensions.counts.extend(_counts(work, ops))
     _select(work, ops)

@@ -16,6 +16,7 @@ from torchjanus.trace.actions import InvokeOp, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization
 from torchjanus.trace.operands import expressions_in
+from torchjanus.trace.operations import ops_of
 from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.values import Apply, Expr, Fetch
 
@@ -33,7 +34,7 @@ _COMPUTING = frozenset(
 def with_known_numbers(work: Numbers) -> list[Trace]:
     """Return the runs with constants in place of such fetches, in operations and in decisions."""
     traces = list(work.traces)
-    ops = [event for event in traces[-1].events if isinstance(event, Op)]
+    ops = ops_of(traces[-1].events)
     if not any(token[0] == "fetch" for token in traces[-1].fetched) or not any(op.name in _MAKING for op in ops):
         return traces
     if any(isinstance(event, InvokeOp) for event in traces[-1].events):

@@ -16,6 +16,7 @@ from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostL
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization, TensorPredicate
 from torchjanus.trace.operands import expressions_in
+from torchjanus.trace.operations import ops_of
 from torchjanus.trace.recipes import ExistingObject, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Read, leaves
 
@@ -61,7 +62,7 @@ def schedule(trace: Trace, wanted: Iterable[int]) -> Schedule:
     externs = [event for event in trace.events if isinstance(event, Extern)]
     if not externs:
         return Schedule()
-    ops = [event for event in trace.events if isinstance(event, Op)]
+    ops = ops_of(trace.events)
     last_draw = max((index for index, op in enumerate(ops) if op.draws), default=-1)
     needed = set(wanted)
     early: list[Extern] = []

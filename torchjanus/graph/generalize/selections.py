@@ -22,6 +22,7 @@ from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import map_expr
 from torchjanus.trace.facts import HeapRead, HostComputation, KeyLookup, NumberPredicate, Specialization
 from torchjanus.trace.operands import expressions_in, refs_in
+from torchjanus.trace.operations import ops_of
 from torchjanus.trace.recipes import ExistingObject, TensorAt, TensorOf, parts_of
 from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef, symbol_token
@@ -59,7 +60,7 @@ SELECTIONS = PassList(Part.SELECTIONS, (SELECT,))
 def _late(trace: Trace, plan: Schedule) -> frozenset[int]:
     """Return the ids of events (and of the run itself, for its result) whose values are needed only after the graph has
     run. Empty where tensors may be resized."""
-    if any(event.name.endswith(_RESIZING) for event in trace.events if isinstance(event, Op)):
+    if any(event.name.endswith(_RESIZING) for event in ops_of(trace.events)):
         return frozenset()
     externs = (event for event in trace.events if isinstance(event, Extern) and event.number not in plan.early)
     return frozenset(
@@ -133,7 +134,7 @@ def _selection(trace: Trace, event: Extern) -> _Selection | None:
     """Return the selection that an extern call makes, or None where the graph cannot make it."""
     access_path = AccessPath.extern(event.number, "")
     results = [number for number, where in trace.access_paths.items() if where == access_path]
-    ops = [one for one in trace.events if isinstance(one, Op)]
+    ops = ops_of(trace.events)
     recipes = trace.recipes.get(id(event), ())
     least = event.kwargs.get("minlength", 0)
     plain = event.kwargs.keys() <= {"minlength"} and type(least) is int and len(event.args) == 1
@@ -210,7 +211,7 @@ class _SelectionRewriter(AddingRewriter):
         super().__init__(old)
         self._late = late
         self._leaving = False  # whether the values rewritten now leave the call
-        self._ops = [event for event in old.events if isinstance(event, Op)]
+        self._ops = ops_of(old.events)
         self._counts: dict[tuple[int, int], Fetch] = {}
         self._fetched: dict[Any, int] = {}
         self._selected = {one.result for one in chosen.values()}

@@ -14,10 +14,10 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import JanusError
 from torchjanus.graph.ir.number_sizes import carried, carrier_of, carries, wanted
-from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import evaluate, map_expr
 from torchjanus.trace.facts import HeapRead, NumberPredicate
+from torchjanus.trace.operations import ops_of
 from torchjanus.trace.values import Read, Size
 
 __all__ = [
@@ -141,7 +141,7 @@ def geometries(trace: Trace) -> dict[Any, Geometry]:
 
 
 def _numbers_wanted(trace: Trace) -> Iterator[HeapRead]:
-    numbers = wanted(event for event in trace.events if isinstance(event, Op))
+    numbers = wanted(event for event in ops_of(trace.events))
     return (
         e
         for e in trace.events

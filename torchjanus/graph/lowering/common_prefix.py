@@ -252,7 +252,6 @@ class _PartWriter:
     """Writes the graph of one part. ``used``: the inputs and slots that it takes."""
 
     def __init__(self, cut: _PrefixSplit, used: set[int]) -> None:
-        self.cut = cut
         self.values = cut.values
         self.path = path = cut.values.paths[cut.path]
         self.graph = torch.fx.Graph()

@@ -12,6 +12,7 @@ from torchjanus.graph.printing.terms import Sources, call_text, tensor_type, typ
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop, Op, name_of
 from torchjanus.trace.events import FunctionEntry, FunctionExit, Trace
 from torchjanus.trace.facts import HeapRead
+from torchjanus.trace.operations import op_count
 from torchjanus.trace.terms import text_of
 
 __all__ = ["event_lines", "trace_text"]
@@ -23,7 +24,7 @@ def trace_text(trace: Trace) -> str:
 
 
 def _lines(trace: Trace) -> Iterator[str]:
-    operations = sum(isinstance(event, Op) for event in trace.events)
+    operations = op_count(trace.events)
     yield f"trace: {len(trace.events)} events, {operations} operations, {len(trace.tensors)} tensors"
     if trace.access_paths:
         yield "inputs"

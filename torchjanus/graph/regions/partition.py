@@ -95,10 +95,6 @@ class Partition:
         results = {"output": made[self.carried :], "saved": made[self.results :]}
         return [(results[one.kind] if one.kind in results else given.of(one.kind))[one.index] for one in self.kept]
 
-    def source_of(self, index: int) -> Source:
-        """Return the source of the body's input at this index."""
-        return _source_of(index, self.carried, self.stacked)
-
 
 def _source_of(index: int, carried: int, stacked: int) -> Source:
     if index < carried:

@@ -80,7 +80,7 @@ def build_launch(
     parts = []
     for stage in range(len(plan.schedule.cuts) + 1):
         if stage:
-            emitter.results.give_cut(stage, "cut")
+            emitter.results.give_cut(stage)
         emitter.externs(stage)
         if not stage:
             emitter.follow()

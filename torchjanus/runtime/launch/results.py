@@ -113,10 +113,10 @@ class Results:
         self._known: dict[int, str] = {}  # outputs that an earlier cut has returned
         self._columns: dict[int, str] = {}  # lists of the rows that leave the call, by their stack
 
-    def give_cut(self, stage: int, name: str) -> None:
-        """Take the outputs at the cut before this stage from the list ``name``."""
+    def give_cut(self, stage: int) -> None:
+        """Take the outputs at the cut before this stage from the list ``cut``."""
         for position, number in enumerate(self.lowered.program.cuts[stage - 1].outputs):
-            self._known[number] = f"{name}[{position}]"
+            self._known[number] = f"cut[{position}]"
 
     def raw(self, result: Result) -> str:
         """Return a result's tensor without autograd state."""

@@ -37,8 +37,8 @@ from torchjanus.runtime.runs.saved_graphs import SavedGraphs
 from torchjanus.runtime.runs.varying_reads import VaryingReads
 from torchjanus.semantics.containers.number_rows import Columns
 from torchjanus.semantics.external.data_parallel import is_passing
-from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
+from torchjanus.trace.operations import op_count
 
 __all__ = ["Learning"]
 
@@ -151,7 +151,7 @@ class Learning:
             self._learn(trace, args, kwargs)
 
     def _learn(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.payback.record_watch(sum(isinstance(event, Op) for event in trace.events))
+        self.payback.record_watch(op_count(trace.events))
         for access_path, what, place in self.varying_reads.learn(trace):
             text = f"{access_path} was another {what} again: it is an input from now on"
             self.event_log.record("relax", text, place)

@@ -58,7 +58,7 @@ class Timing:
 
 
 class Region:
-    """``fn`` as a part of a step. ``label`` and ``place``: what it is and where; ``last``: its last line. ``update``:
+    """``fn`` as a part of a step. ``label`` and ``place``: what it is and where. ``update``:
     whether it is a function of torch that updates what is trained. ``kept``: the objects that live as long as the step
     does, where the program sees when objects are gone. ``anew``: whether the step makes what it calls anew each time.
     ``timing``: of the step. ``leave``: called when it is left to Python."""
@@ -70,7 +70,6 @@ class Region:
         account: Budget,
         label: str,
         place: Place,
-        last: int,
         timing: Timing,
         *,
         update: bool = False,
@@ -81,7 +80,6 @@ class Region:
         self.fn = fn
         self.label = label
         self.place = place
-        self.last = last
         self.calls = 0
         self.served = 0
         self.seconds = 0.0  # that the measured call took, of this thread: what else runs on the machine does not count

@@ -113,7 +113,7 @@ class Skeleton:
         begin, end = run.lines
         label = f"lines {begin} to {end}" if begin < end else f"line {begin}"
         place = Place(self.fn.__code__.co_filename, begin, run.statements[0][1], self.fn.__qualname__)
-        return self._parts.region(run.function, label, place, end, partial(self._left, run))
+        return self._parts.region(run.function, label, place, partial(self._left, run))
 
     def _left(self, run: Run, region: Region) -> None:
         """Look for smaller runs in one that is Python's."""
@@ -262,22 +262,20 @@ class Parts:
         fn: Callable[..., Any],
         label: str,
         place: Place,
-        last: int,
         leave: Callable[[Region], None],
         *,
         update: bool = False,
         anew: bool = False,
     ) -> Region:
-        """Return a new part of the step, which ``fn`` computes. ``label``: its name in the report; ``last``: the last
-        of its lines; ``leave`` is called when it is left to Python; ``update``: it updates parameters; ``anew``: the
-        step makes its function in each call."""
+        """Return a new part of the step, which ``fn`` computes. ``label``: its name in the report; ``leave`` is
+        called when it is left to Python; ``update``: it updates parameters; ``anew``: the step makes its function in
+        each call."""
         made = Region(
             fn,
             self._options,
             self._learning.budget,
             label,
             place,
-            last,
             self._timing,
             update=update,
             kept=self._leading if self.sees_ends else None,
@@ -323,7 +321,7 @@ class Parts:
             return self._enter(key, function, refusals)
         label, place = site.named(function)
         leave = partial(self._left, key, function, site)
-        called = self.region(fn, label, place, place.line, leave, update=is_update(function), anew=key is not function)
+        called = self.region(fn, label, place, leave, update=is_update(function), anew=key is not function)
         self._calls[key] = called
         return called.call
 

@@ -21,7 +21,6 @@ class Marks:
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.met: set[str] = set()  # those that have matched something
 
     def add(self, names: Iterable[str]) -> None:
         """Mark these, too."""
@@ -29,9 +28,7 @@ class Marks:
 
     def _matches(self, access_path: AccessPath) -> bool:
         text = str(access_path)
-        found = [name for name in self.names if re.fullmatch(re.escape(name).replace(r"\*", ".*"), text)]
-        self.met.update(found)
-        return bool(found)
+        return any(re.fullmatch(re.escape(name).replace(r"\*", ".*"), text) for name in self.names)
 
     def apply(self, group: Group) -> Iterator[str]:
         """Make what is marked vary in the graph of this path. Yields what cannot vary, in a sentence each."""
@@ -59,10 +56,6 @@ class Marks:
             yield "sizes that are marked to vary stay constant: the step does something else for other sizes"
         elif row not in group.borrowed and not group.isolated:
             group.borrowed = [*group.borrowed, row]
-
-    def unmet(self) -> list[str]:
-        """Return the names that have matched no number and no size."""
-        return [name for name in self.names if name not in self.met]
 
 
 def _resized(one: Geometry, dims: set[int]) -> Geometry:

@@ -50,7 +50,6 @@ class InnerRecording(Recording):
     def __init__(self, step: Recording, outer: Recording) -> None:
         super().__init__(_AllLocal())
         self.step = step
-        self.outer = outer
         self.call_writes = step.call_writes
         self.chain, self.writers, self.depth = step.chain, step.writers, outer.depth + 1
         self.chain[self.depth :] = [self]

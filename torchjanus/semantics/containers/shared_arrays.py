@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import Place
-from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.known.details import version_of
 from torchjanus.semantics.known.host_memory import Bounds, memory_within, tensors_within
 from torchjanus.semantics.record.recording import Recording
-from torchjanus.trace.actions import Extern, Op
+from torchjanus.trace.actions import Extern
+from torchjanus.trace.operations import ops_of
 
 __all__ = ["SharedArrays"]
 
@@ -94,7 +94,7 @@ class SharedArrays:
         """Return the place of an operation after ``after`` that uses this memory through a tensor that is not derived
         from ``anew``; None if there is none."""
         trace = self._recording.trace
-        ops = [event for event in trace.events if isinstance(event, Op)]
+        ops = ops_of(trace.events)
         fresh = {self._recording.number(tensor) for tensor in anew}
         for op in ops[after:]:
             for ref in op.inputs:

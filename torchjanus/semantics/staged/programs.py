@@ -86,7 +86,6 @@ class _Making:
     """Stages one function: runs it on staged values, and adds graph functions for calls that stay calls."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn = fn
         self.target, self.leading = underlying(fn.forward if isinstance(fn, torch.nn.Module) else fn)
         self.staging = Loops(getattr(self.target, "__name__", "staged"))
         self.definitions: dict[Any, _Definition] = {}

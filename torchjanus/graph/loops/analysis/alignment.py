@@ -25,6 +25,7 @@ from torchjanus.trace.events import Decision, Effectful, Fact, FunctionEntry, Fu
 from torchjanus.trace.facts import NumberPredicate, Specialization, TensorPredicate, is_question
 from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination
 from torchjanus.trace.operands import refs_in
+from torchjanus.trace.operations import made_by, op_count, op_counts
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
@@ -52,7 +53,7 @@ class AlignedLoop:
         self.pinned = not instance.unpinned and any(
             isinstance(e, Specialization) and e.expr.token == self.token for e in trace.events
         )
-        past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
+        past = op_counts(trace.events)
         self.positions = [past[start] for start in instance.starts]  # number of operations before each iteration
         limits = [*instance.starts, instance.end]
         self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
@@ -68,8 +69,7 @@ class AlignedLoop:
                 self.rows.update((ref.number, (number, which)) for which, ref in enumerate(event.outs))
         known = set(trace.access_paths) if self.trains else set()
         if self.trains:
-            before = trace.events[: instance.starts[0]]
-            known.update(ref.number for event in before if isinstance(event, Op) for ref in event.outs)
+            known |= made_by(trace.events[: instance.starts[0]])
         for number, events in enumerate(self.events):
             order = 0
             for event in events:
@@ -137,7 +137,7 @@ class AlignedLoop:
 
     def _effect_merger(self, trace: Trace, count: Expr) -> EffectMerger:
         """Return the effects of the iterations, merged."""
-        ends = [*self.positions, self.positions[-1] + sum(isinstance(event, Op) for event in self.events[-1])]
+        ends = [*self.positions, self.positions[-1] + op_count(self.events[-1])]
         free = len(trace.tensors) + self.instance.starts[0] * (1 + KEPT) * (1 + MOST)
         exprs = ExpressionMerger(self.made, ends, self.instance.counters, count, free, KEPT, self.instance.back)
         where = {id(event): number for number, event in enumerate(trace.events)}

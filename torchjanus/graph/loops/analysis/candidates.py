@@ -14,12 +14,11 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.analysis.alignment import AlignedLoop, place_of_loop, token_of_count
 from torchjanus.graph.loops.analysis.recurrences import passes_on
 from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
-from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HostComputation
 from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination, UntracedComputation
 from torchjanus.trace.loops.untraced_computations import by_iteration
-from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.operations import made_by, op_count
 from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["as_loop", "loops_of", "token_of_count"]
@@ -114,14 +113,10 @@ def _computes_on(trace: Trace, instance: LoopInstance) -> bool:
     later = [event.expr for event in trace.events[instance.end :] if isinstance(event, HostComputation)]
     if not later or not instance.starts:
         return False
-    changed = {
-        ref for event in trace.events[instance.starts[0] : instance.end] if isinstance(event, Op) for ref in event.outs
-    }
-    done = sum(isinstance(event, Op) for event in trace.events[: instance.end])
+    changed = made_by(trace.events[instance.starts[0] : instance.end])
+    done = op_count(trace.events[: instance.end])
     fetched = (leaf for expr in later for leaf in leaves(expr) if isinstance(leaf, Fetch))
-    return any(
-        leaf.after >= done and leaf.ref in trace.access_paths and TensorRef(leaf.ref) in changed for leaf in fetched
-    )
+    return any(leaf.after >= done and leaf.ref in trace.access_paths and leaf.ref in changed for leaf in fetched)
 
 
 def _is_free(trace: Trace, loop: AlignedLoop, loops: list[AlignedLoop]) -> bool:

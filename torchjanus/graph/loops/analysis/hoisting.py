@@ -15,6 +15,7 @@ import torch
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import LoopInstance
+from torchjanus.trace.operations import made_by
 from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 
@@ -65,11 +66,8 @@ def _picks(trace: Trace, loop: LoopInstance) -> Iterator[_Pick]:
     ]
     if len({len(row) for row in rows}) > 1:
         return
-    made = {ref.number for row in rows for at in row for ref in _op(trace, at).outs}
-    known = set(trace.access_paths) | {
-        ref.number for event in trace.events[: loop.starts[0]] if isinstance(event, Op) for ref in event.outs
-    }
-    if made & known:
+    made = made_by(_op(trace, at) for row in rows for at in row)
+    if made & {*trace.access_paths, *made_by(trace.events[: loop.starts[0]])}:
         return  # something is modified in place
     for column in zip(*rows, strict=True):
         ops = [_op(trace, at) for at in column]

@@ -29,6 +29,7 @@ from torchjanus.trace.expressions import applications
 from torchjanus.trace.facts import HeapRead, HostComputation, is_question
 from torchjanus.trace.loops.records import LoopInstance, TensorTermination
 from torchjanus.trace.loops.recurrences import LEAST, Form, kind_of
+from torchjanus.trace.operations import ops_of
 from torchjanus.trace.recipes import Constant, parts_of
 from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef
@@ -184,7 +185,7 @@ class _ColumnRewriter(AddingRewriter):
 
     def __init__(self, old: Trace, loops: Sequence[_Loop]) -> None:
         super().__init__(old)
-        self.modes = replace(next(e.modes for e in old.events if isinstance(e, Op)), grad=False)
+        self.modes = replace(ops_of(old.events)[0].modes, grad=False)
         self.ahead = {_ahead(old, one.instance): one for one in loops}
         self.changed: dict[
             int, list[tuple[_Row, int]]

@@ -14,6 +14,7 @@ from torchjanus.graph.ir.dimensions import geometries
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead, NumberPredicate, Specialization
+from torchjanus.trace.operations import ops_of
 from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Read, Size, leaves
@@ -73,7 +74,7 @@ class _RowSizeRewriter(TraceRewriter):
         super().__init__(old)
         self.rows = rows
         self.made_after: dict[int, int] = {}  # tensor -> number of operations when it was made
-        for number, event in enumerate(e for e in old.events if isinstance(e, Op)):
+        for number, event in enumerate(e for e in ops_of(old.events)):
             for ref in event.outs:
                 self.made_after.setdefault(ref.number, number + 1)
         self.said = {e.access_path.token for e in old.events if isinstance(e, HeapRead)}

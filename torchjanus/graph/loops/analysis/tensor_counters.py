@@ -16,6 +16,7 @@ from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import LoopInstance
 from torchjanus.trace.loops.recurrences import HOLE, Form, column
+from torchjanus.trace.operations import op_counts, ops_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch
 
@@ -32,10 +33,10 @@ class Counters:
 
     def __init__(self, trace: Trace, instance: LoopInstance) -> None:
         self.trace = trace
-        past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
+        past = op_counts(trace.events)
         self.limits = [past[at] for at in (*instance.starts, instance.end)]
         first, last = self.limits[0], self.limits[-1]
-        self.ops = [event for event in trace.events if isinstance(event, Op)][first:last]
+        self.ops = ops_of(trace.events)[first:last]
         self._steps: dict[int, list[list[tuple[int, _Step]]] | None] = {}
 
     def form(self, row: Sequence[Any], start: Form) -> Form | None:

@@ -19,6 +19,7 @@ from torchjanus.trace.actions import Extern, HostLoop, Op
 from torchjanus.trace.events import LoopEnd, Trace
 from torchjanus.trace.facts import NumberPredicate, Specialization, TensorPredicate
 from torchjanus.trace.loops.records import KEPT, TensorTermination
+from torchjanus.trace.operations import made_by
 from torchjanus.trace.values import Apply, Fetch, Size, leaves
 
 __all__ = ["TruncatedLoops"]
@@ -210,9 +211,7 @@ class TruncatedLoops(RenumberedTrace):
             if which >= self.kept(loop) + loop.instance.first and source in unbound[loop]
         }
         # The elements of a list that is stacked into one tensor are used nowhere.
-        there = {ref.number for event, _ in pieces if isinstance(event, Op) for ref in event.outs} | set(
-            self.old.access_paths
-        )
+        there = {*self.old.access_paths, *made_by(event for event, _ in pieces)}
         left = there - dropped - rows
         kept = [number for number in range(len(self.old.tensors)) if number in left]
         self.numbers = {number: position for position, number in enumerate((*kept, *self.merged.numbers()))}

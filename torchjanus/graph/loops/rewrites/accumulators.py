@@ -6,7 +6,7 @@ number of that time. A pure rewriting of traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +17,19 @@ from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import LoopSnapshots
 from torchjanus.trace.operands import refs_in
+from torchjanus.trace.operations import op_count, ops_of
 from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 
-__all__ = ["CHANGES", "changed_memory", "functional_accumulators", "functional_add", "functional_sub", "knows"]
+__all__ = [
+    "CHANGES",
+    "changed_memory",
+    "functional_accumulators",
+    "functional_add",
+    "functional_sub",
+    "knows",
+    "used_as_objects",
+]
 
 # Operations that use a tensor as an object, not only its value.
 _KNOWING = frozenset(
@@ -115,6 +124,11 @@ def knows(op: Op) -> bool:
     return name in _KNOWING and owner.rpartition(".")[2] not in _REVERSED
 
 
+def used_as_objects(events: Iterable[Any]) -> set[int]:
+    """Return the tensors that operations among the events use as objects, not only their values."""
+    return {ref.number for op in ops_of(events) if knows(op) for ref in op.inputs}
+
+
 def changed_memory(trace: Trace) -> frozenset[int]:
     """Return the memory in which operations of the run have modified existing tensors."""
     there, found = set(trace.access_paths), set[int]()
@@ -150,7 +164,7 @@ class _AccumulatorRewriter(TraceRewriter):
         """Return the loop with the numbers that variables hold before each iteration and after the last."""
         states = []
         for position, state in zip((*frames.starts, frames.end), frames.states, strict=True):
-            after = sum(isinstance(event, Op) for event in self.old.events[:position])
+            after = op_count(self.old.events[:position])
             held = {n: ("tensor", self.tensor(v[1], after)) for n, v in state.items() if v[0] == "tensor"}
             states.append({**{name: self.held(value) for name, value in state.items()}, **held})
         return replace(frames, states=tuple(states))

@@ -15,6 +15,7 @@ from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
 from torchjanus.trace.actions import HeapWrite, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import LoopInstance, TensorTermination
+from torchjanus.trace.operations import op_count
 from torchjanus.trace.recipes import ExistingObject, TensorOf
 from torchjanus.trace.rewriting import TraceRewriter
 
@@ -87,6 +88,6 @@ class _SinkingRewriter(TraceRewriter):
             yield from (self.event(old.events[one], after) for one in behind.get(position, ()))
 
         events, _, begins = self.walk(step)
-        operations = sum(isinstance(event, Op) for event in old.events)
+        operations = op_count(old.events)
         events += (self.event(old.events[one], operations) for one in behind.get(len(old.events), ()))
         return self.made(events, **self.moved(begins))

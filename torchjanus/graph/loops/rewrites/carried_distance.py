@@ -16,10 +16,11 @@ import torch
 
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.loops.analysis.alignment import TRAINING
-from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
+from torchjanus.graph.loops.rewrites.accumulators import changed_memory, used_as_objects
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination
+from torchjanus.trace.operations import made_by, op_counts
 from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef
 
@@ -55,8 +56,7 @@ class _Loop:
 
     def __post_init__(self) -> None:
         events, limits = self.trace.events, (*self.instance.starts, self.instance.end)
-        known = set(self.trace.access_paths)
-        known.update(ref.number for e in events[: limits[0]] if isinstance(e, Op) for ref in e.outs)
+        known = {*self.trace.access_paths, *made_by(events[: limits[0]])}
         for number, (start, end) in enumerate(itertools.pairwise(limits)):
             self.ops.append([at for at in range(start, end) if isinstance(events[at], Op)])
             order = 0
@@ -110,9 +110,7 @@ def _values(loop: _Loop) -> Iterator[_Value]:
     if not wanted or any(trace.events[at].name in TRAINING for ops in loop.ops for at in ops):  # type: ignore[union-attr]
         return
     changed = changed_memory(trace)
-    known = {
-        number for e in trace.events if isinstance(e, Op) and knows(e) for number in (ref.number for ref in e.inputs)
-    }
+    known = used_as_objects(trace.events)
     leaving = trace.leaving()
     for order, places in wanted.items():
         made = tuple(loop.at.get((number, order), -1) for number in range(count))
@@ -160,25 +158,20 @@ class _CarriedDistanceRewriter(AddingRewriter):
         super().__init__(loop.trace)
         self.loop, self.values_ = loop, values
         self.taking = False  # the arguments of an operation are being rewritten
-        past = [0, *itertools.accumulate(isinstance(event, Op) for event in self.old.events)]
+        past = op_counts(self.old.events)
         self.starts = [past[at] for at in (*loop.instance.starts, loop.instance.end)]
         self.copies: dict[int, tuple[_Value, int, int]] = {}  # tensor -> (value, iteration, copy)
         self.given: list[list[tuple[int, int]]] = []  # per iteration: (tensor, copy)
-        firsts = {value.made: self._copy(value) for value in values}
+        firsts = {value.made: self.new_like(value.made[0]) for value in values}
         self.begun = {place: firsts[value.made] for value in values for place in value.places}
         self.given.append([(value.first, firsts[value.made]) for value in values])
         for number in range(len(loop.instance.starts) - 1):
             row = []
             for value in values:
-                copy = self._copy(value)
+                copy = self.new_like(value.made[0])
                 self.copies[value.made[number]] = value, number, copy
                 row.append((value.made[number], copy))
             self.given.append(row)
-
-    def _copy(self, value: _Value) -> int:
-        copy = self.new((), torch.float32)
-        self.kinds[copy] = self.old.kinds[value.made[0]]
-        return copy
 
     def tensor(self, number: int, after: int) -> int:
         if not self.taking or number not in self.copies or after < self.starts[0]:

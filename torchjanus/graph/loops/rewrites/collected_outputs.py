@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from torchjanus.graph.loops.analysis.alignment import TRAINING
 from torchjanus.graph.loops.analysis.candidates import as_loop
-from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
+from torchjanus.graph.loops.rewrites.accumulators import changed_memory, used_as_objects
 from torchjanus.graph.loops.rewrites.carried_distance import loop_carried
 from torchjanus.graph.loops.rewrites.lists import chains
 from torchjanus.graph.loops.rewrites.row_reads import FirstRowRewriter, RowReadRewriter, RowReads
@@ -23,6 +23,7 @@ from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization, TensorPredicate
 from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination
+from torchjanus.trace.operations import op_count, ops_of, used_by
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, leaves, plus
 
@@ -134,7 +135,7 @@ def _first_row_reads(trace: Trace, number: int) -> list[RowReads]:
     if isinstance(instance.count, TensorTermination) or len(instance.starts) <= KEPT or not trace.memory:
         return []  # with few iterations it may be meant as one of the last
     outputs = _outputs_of_loop(trace, instance)
-    read = {ref for event in trace.events[instance.end :] if isinstance(event, Op) for ref in _direct_operands(event)}
+    read = {ref for event in ops_of(trace.events[instance.end :]) for ref in _direct_operands(event)}
     orders = sorted({outputs.place[ref][1] for ref in read if outputs.place.get(ref, (-1, 0))[0] == 0})
     found = []
     for order in orders:
@@ -161,7 +162,7 @@ def _consumers(trace: Trace, number: int) -> tuple[int, list[RowReads], frozense
     source_of = {tensor: which for which, source in enumerate(sources) for tensor in source.place}
     if source_of.keys().isdisjoint(itertools.chain.from_iterable(read[1:])):
         return None
-    if any(e.name in TRAINING for e in trace.events[instance.starts[0] : instance.end] if isinstance(e, Op)):
+    if any(e.name in TRAINING for e in ops_of(trace.events[instance.starts[0] : instance.end])):
         return None
     for skipped in (0, 1):
         read_later = read[skipped:]
@@ -185,7 +186,7 @@ def _sources(trace: Trace, instance: LoopInstance, read: Sequence[Sequence[int]]
             outputs = _outputs_of_loop(trace, earlier)
             outputs.loop = number
             yield outputs
-    after = sum(isinstance(event, Op) for event in trace.events[: instance.starts[0]])
+    after = op_count(trace.events[: instance.starts[0]])
     for event in trace.events[: instance.starts[0]]:
         if isinstance(event, Op) and event.name in UNBINDING and (rows := _unbound(trace, event, after)) is not None:
             if not _is_handled_elsewhere(trace, rows, instance, read):
@@ -237,7 +238,7 @@ def _is_handled_elsewhere(
     if rows.length != len(read) or any(place != rows.length - 1 - number for place, number in row_and_iteration):
         return False
     others = (*trace.events[: instance.starts[0]], *trace.events[instance.end :])
-    used = {ref.number for e in others if isinstance(e, Op) for ref in e.inputs}
+    used = used_by(others)
     return used.isdisjoint(rows.place)
 
 
@@ -335,7 +336,7 @@ def _detached_bases(trace: Trace, source: _LoopOutputs, whole: Sequence[int]) ->
     (). What leaves an iteration must not share memory with what it is given."""
     if not all(source.ops[tensor].name in _DETACHING for tensor in whole if tensor in source.ops):
         return ()
-    makers = {ref.number: event for event in trace.events if isinstance(event, Op) for ref in event.outs}
+    makers = {ref.number: event for event in ops_of(trace.events) for ref in event.outs}
 
     def base(tensor: int) -> int:
         op = makers.get(tensor)
@@ -396,5 +397,4 @@ def _may_be_copies(trace: Trace, columns: Iterable[RowReads]) -> bool:
     memory = {trace.memory[tensor] for tensor in tensors}
     if 0 in memory or not changed.isdisjoint(memory):
         return False
-    knowing = (e for e in trace.events if isinstance(e, Op) and knows(e))
-    return tensors.isdisjoint(ref.number for e in knowing for ref in e.inputs)
+    return tensors.isdisjoint(used_as_objects(trace.events))

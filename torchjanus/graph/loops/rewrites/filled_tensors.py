@@ -22,6 +22,7 @@ from torchjanus.trace.events import LoopEnd, Trace
 from torchjanus.trace.facts import TensorPredicate
 from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots, TensorTermination
 from torchjanus.trace.operands import expressions_in, refs_in
+from torchjanus.trace.operations import op_count, ops_of, used_by
 from torchjanus.trace.recipes import TensorAt, TensorOf, parts_of
 from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
@@ -111,7 +112,7 @@ def _filled(trace: Trace, frames: LoopSnapshots | LoopInstance) -> Iterator[_Fil
                 writes.setdefault(event.args[0].number, []).append((iteration, at))
     if not writes:
         return
-    there_made = [event for event in trace.events[: frames.end] if isinstance(event, Op)]
+    there_made = ops_of(trace.events[: frames.end])
     there = {ref.number for event in there_made for ref in event.outs} | {*trace.access_paths}
     sharing = Counter(trace.memory[number] for number in there)
     reading = _reading(trace, frames, writes) if isinstance(frames, LoopInstance) else {}
@@ -150,7 +151,7 @@ def _filled(trace: Trace, frames: LoopSnapshots | LoopInstance) -> Iterator[_Fil
 def _reading(trace: Trace, instance: LoopInstance, written: Container[int]) -> dict[int, list[int]]:
     """Return, for each of these tensors, the positions at which iterations read a part of it that is neither modified
     nor used after the loop."""
-    later = {ref.number for e in trace.events[instance.end :] if isinstance(e, Op) for ref in e.inputs}
+    later = used_by(trace.events[instance.end :])
     found: dict[int, list[int]] = {}
     for at in range(instance.starts[0], instance.end):
         op = trace.events[at]
@@ -163,7 +164,7 @@ def _reading(trace: Trace, instance: LoopInstance, written: Container[int]) -> d
 
 def _leaves_or_changes(trace: Trace, number: int) -> bool:
     merged = (part for part in trace.recipe_parts() if isinstance(part, TensorOf | TensorAt))
-    changing = (e for e in trace.events if isinstance(e, Op) and (changes(e) or knows(e)))
+    changing = (e for e in ops_of(trace.events) if (changes(e) or knows(e)))
     return any(part.ref.number == number for part in merged) or any(_speaks(op.args[:1], number) for op in changing)
 
 
@@ -200,8 +201,7 @@ def _is_row(trace: Trace, value: Any, size: tuple[int, ...], changed: frozenset[
 
 def _is_known(trace: Trace, number: int) -> bool:
     """Whether the program uses more of the tensor than its value."""
-    operations = (e for e in trace.events if isinstance(e, Op) and knows(e))
-    return any(_speaks(op.args, number) for op in operations)
+    return any(knows(op) and _speaks(op.args, number) for op in ops_of(trace.events))
 
 
 def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int, int] | None:
@@ -249,7 +249,7 @@ def _is_last_merged(trace: Trace, one: _FilledTensor) -> bool:
     """Whether each row gets gradients from one other place at most: then the order of summation does not matter."""
     for at in one.writes:
         number = trace.events[at].args[2].number  # type: ignore[union-attr]
-        users = [e for e in trace.events if isinstance(e, Op) and _speaks((e.args, e.kwargs), number)]
+        users = [e for e in ops_of(trace.events) if _speaks((e.args, e.kwargs), number)]
         graded = [op for op in users if op.modes.grad and any(trace.kinds.get(r.number, (True,))[-1] for r in op.outs)]
         if len(graded) > 1:
             return False
@@ -282,7 +282,7 @@ class _FillRewriter(TraceRewriter):
                 self.after.append(count)
             count += isinstance(event, Op)
         self.whole = count  # number of operations before what follows the loop
-        self.begun = sum(isinstance(event, Op) for event in old.events[: self.start])
+        self.begun = op_count(old.events[: self.start])
         self.behind = False
 
     def tensor(self, number: int, after: int) -> int:

@@ -31,10 +31,10 @@ from torchjanus.graph.loops.rewrites.in_place_state import functional_state
 from torchjanus.graph.loops.rewrites.lists import lengths_of, lists_as_rows, rows_of
 from torchjanus.graph.loops.rewrites.nests import FoldedNests, nested, prepared
 from torchjanus.graph.loops.roll.reversal import reversed_loops
-from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import is_question
 from torchjanus.trace.loops.records import KEPT
+from torchjanus.trace.operations import ops_of
 
 __all__ = [
     "ACCUMULATORS", "FILL", "FOLDING", "LISTS", "LOOPS", "LOOP_OPERANDS", "FoldDecision", "FoldedTrace", "OneIteration",
@@ -327,5 +327,5 @@ def _is_whole(trace: Trace) -> bool:
         for number, access_path in trace.access_paths.items()
         if access_path.step is Step.OF and access_path.key is rows_of
     }
-    apart_ = (e for e in trace.events if isinstance(e, Op) and e.name == "Tensor.unbind" and e.args)
+    apart_ = (e for e in ops_of(trace.events) if e.name == "Tensor.unbind" and e.args)
     return not any(getattr(event.args[0], "number", None) in made for event in apart_)

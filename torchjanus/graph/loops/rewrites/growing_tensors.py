@@ -19,6 +19,7 @@ from torchjanus.trace.actions import Op
 from torchjanus.trace.events import LoopEnd, Trace
 from torchjanus.trace.loops.records import LoopInstance
 from torchjanus.trace.operands import refs_in
+from torchjanus.trace.operations import op_counts, ops_of, used_by
 from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 
@@ -126,13 +127,12 @@ def _is_alone(trace: Trace, instance: LoopInstance, one: _GrowingTensor) -> bool
             if uses(trace, instance, whole) != least + 1 + looked.count(whole):
                 return False
     last = uses(trace, instance, one.wholes[-1])
-    later = {ref.number for e in trace.events[instance.end :] if isinstance(e, Op) for ref in e.inputs}
+    later = used_by(trace.events[instance.end :])
     gone = {*one.wholes[:-1], *(op.outs[0].number for op in looks)}
     if last != 1 or gone & (trace.leaving() | later):
         return False
-    known = (e for e in trace.events if isinstance(e, Op) and knows(e))
     numbers = {one.first, *one.wholes, *one.parts}
-    if any(ref.number in numbers for op in known for ref in refs_in(op.args)):
+    if any(ref.number in numbers for op in ops_of(trace.events) if knows(op) for ref in refs_in(op.args)):
         return False
     changed = changed_memory(trace)
     memory = [trace.memory[number] for number in (one.first, *one.wholes[:-1], *one.parts)]
@@ -151,9 +151,7 @@ class _GrowthRewriter(TraceRewriter):
         self.ended = instance.end  # the last of the events for the end of the loop
         while any(isinstance(event, LoopEnd) for event in old.events[self.ended + 1 : self.ended + 2]):
             self.ended += 1
-        past = [0]
-        for event in old.events:
-            past.append(past[-1] + isinstance(event, Op))
+        past = op_counts(old.events)
         self.removed = [past[at] for at in one.joins]
         self.begun, self.whole = past[instance.starts[0]], past[self.ended]
         self.behind = False

@@ -16,12 +16,13 @@ import torch
 from torch.nn import functional
 
 from torchjanus.graph.loops.analysis.alignment import TRAINING
-from torchjanus.graph.loops.rewrites.accumulators import CHANGES, knows
+from torchjanus.graph.loops.rewrites.accumulators import CHANGES, used_as_objects
 from torchjanus.graph.loops.rewrites.gradient_flow import writes
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import LoopEnd, Trace
 from torchjanus.trace.loops.records import LoopInstance, TensorTermination
 from torchjanus.trace.operands import refs_in
+from torchjanus.trace.operations import made_by, op_count, ops_of
 from torchjanus.trace.recipes import TensorAt, parts_of
 from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef
@@ -92,7 +93,7 @@ def _changed(trace: Trace, instance: LoopInstance) -> frozenset[int]:
     if isinstance(instance.count, TensorTermination) or len(instance.starts) < 2:
         return frozenset()
     events = trace.events[instance.starts[0] : instance.end]
-    operations = [event for event in events if isinstance(event, Op)]
+    operations = ops_of(events)
     if any(op.name in TRAINING for op in operations):
         return frozenset()
     rows = [frozenset[int]() for _ in instance.starts]
@@ -101,7 +102,7 @@ def _changed(trace: Trace, instance: LoopInstance) -> frozenset[int]:
             if isinstance(event, Op):
                 rows[iteration] |= frozenset(_given(event))
     found = {number for number in frozenset.intersection(*rows) if number in trace.access_paths}
-    known = {ref.number for op in operations if knows(op) for ref in op.inputs}
+    known = used_as_objects(operations)
     other = {
         ref.number
         for op in operations
@@ -116,7 +117,7 @@ def _changed(trace: Trace, instance: LoopInstance) -> frozenset[int]:
         for part in parts_of(recipe)
         if isinstance(part, TensorAt)
     }
-    later = {ref.number for event in trace.events[instance.end :] if isinstance(event, Op) for ref in event.outs}
+    later = made_by(trace.events[instance.end :])
     sharing = Counter(place for number, place in enumerate(trace.memory) if number in found or number not in later)
     alone = {n for n in found if trace.memory[n] and sharing[trace.memory[n]] == 1}
     # A tensor that gets a backward graph is more than a value.
@@ -138,23 +139,18 @@ class _StateRewriter(AddingRewriter):
         super().__init__(old)
         self.instance = old.loop_instances[number]
         self.changed = sorted(changed)
-        self.limit = sum(isinstance(event, Op) for event in old.events[: self.instance.end])
-        self.first = operations = sum(isinstance(event, Op) for event in old.events[: self.instance.starts[0]])
-        self.versions = {one: [(operations, self._like(one))] for one in self.changed}
+        self.limit = op_count(old.events[: self.instance.end])
+        self.first = operations = op_count(old.events[: self.instance.starts[0]])
+        self.versions = {one: [(operations, self.new_like(one))] for one in self.changed}
         seen: set[int] = set()
         for event in old.events[self.instance.starts[0] : self.instance.end]:
             if isinstance(event, Op):
                 operations += 1
                 for one in _given(event):
                     if one in self.versions:
-                        self.versions[one].append((operations, self._like(one)))
+                        self.versions[one].append((operations, self.new_like(one)))
                         seen.update((one,) if event.name not in _NORMS else ())
         self.unseen = changed - seen  # modified without a new version for autograd
-
-    def _like(self, tensor: int) -> int:
-        number = self.new((), self.old.kinds[tensor][2])
-        self.kinds[number] = self.old.kinds[tensor]
-        return number
 
     def tensor(self, number: int, after: int) -> int:
         if number not in self.versions or not self.first <= after < self.limit:
@@ -193,14 +189,14 @@ class _StateRewriter(AddingRewriter):
 
     def _taken(self) -> Iterator[Op]:
         """Yield the copies that the first iteration gets: backward graphs may save them while the tensor changes."""
-        like = next(e for e in self.old.events[self.instance.starts[0] :] if isinstance(e, Op))
+        like = ops_of(self.old.events[self.instance.starts[0] :])[0]
         quiet = replace(like.modes, grad=False)
         for one in self.changed:
             first = (TensorRef(self.versions[one][0][1]),)
             yield Op(torch.Tensor.clone, "Tensor.clone", (TensorRef(one),), {}, first, quiet, like.place)
 
     def _put_back(self) -> Iterator[Op]:
-        like = next(e for e in reversed(self.old.events[: self.instance.end]) if isinstance(e, Op))
+        like = ops_of(self.old.events[: self.instance.end])[-1]
         quiet = replace(like.modes, grad=False)
         for one in self.changed:
             ref, last = TensorRef(one), TensorRef(self.versions[one][-1][1])

@@ -22,6 +22,7 @@ from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead, IdentityTest, NumberPredicate, Specialization
 from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots
+from torchjanus.trace.operations import op_count, ops_of
 from torchjanus.trace.recipes import ExistingObject, TensorAt, TensorOf
 from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
@@ -176,7 +177,7 @@ def _lookings(trace: Trace, one: _InputList) -> int:
     gone = [one for one in every if _goes_by(one, length)]
     loops = len({(one.starts[-1], one.end) for one in gone}) + sum(1 for _ in left_within(trace, access_path))
     loops += sum(isinstance(event, NumberPredicate) and _compares(event.expr, length) for event in trace.events)
-    stacks = sum(event.opened and takes_all(event, one.refs) for event in trace.events if isinstance(event, Op))
+    stacks = sum(event.opened and takes_all(event, one.refs) for event in ops_of(trace.events))
     return loops + stacks + sum(1 for _ in chains(trace, one.refs))
 
 
@@ -231,8 +232,8 @@ class _ListRewriter(TraceRewriter):
         self.one = one
         self.rows = one.access_path.then(Step.OF, rows_of)
         self.at = self._before_iterations(min(one.reads))  # where the tensor is read
-        self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
-        others = (e for e in old.events if isinstance(e, Op) and not takes_all(e, one.refs))
+        self.before = op_count(old.events[: self.at])
+        others = (e for e in ops_of(old.events) if not takes_all(e, one.refs))
         self.unbound = any(ref.number in one.refs for e in others for ref in e.inputs)
         self.paths = {one.access_path.item(index).token for index in range(len(one.refs))}
         self.within = self._within_iterations()
@@ -254,7 +255,7 @@ class _ListRewriter(TraceRewriter):
 
     def _takes_first(self) -> bool:
         """Whether the first element is also used elsewhere: ``torch.zeros_like(xs[0])``."""
-        ops = [event for event in self.old.events if isinstance(event, Op)]
+        ops = ops_of(self.old.events)
         outside = (op for op, within in zip(ops, self.within, strict=True) if not within)
         alone = (value for op in outside for value in (*op.args, *op.kwargs.values()) if isinstance(value, TensorRef))
         return len(self.one.refs) > LEAST and any(ref.number == self.one.refs[0] for ref in alone)
@@ -269,7 +270,7 @@ class _ListRewriter(TraceRewriter):
         number = len(old.tensors)
         first = old.events[one.reads[0]]
         assert isinstance(first, HeapRead)
-        modes = next(event.modes for event in old.events if isinstance(event, Op))
+        modes = ops_of(old.events)[0].modes
         elements = [old.events[position].value for position in one.reads]  # type: ignore[union-attr]
         value = torch.stack([tensor.detach() for tensor in (*elements, *one.unread)])
         detail = (*first.detail[:2], tuple(value.shape), value.stride(), "cpu", False, True)

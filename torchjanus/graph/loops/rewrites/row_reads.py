@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import TensorPredicate
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.operands import refs_in
+from torchjanus.trace.operations import op_count, op_counts, ops_of, used_by
 from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, plus
@@ -63,12 +63,6 @@ class _StackingRewriter(AddingRewriter):
         self.kinds[number] = (whole, torch.empty(whole, device="meta").stride(), dtype, device, grad)
         return number
 
-    def like(self, tensor: int) -> int:
-        """Return the number of a new tensor like this one."""
-        number = self.new((), self.old.kinds[tensor][2])
-        self.kinds[number] = self.old.kinds[tensor]
-        return number
-
     def stack(self, rows: Sequence[int], out: int, like: Op) -> Op:
         """Return the operation that stacks these tensors, with the modes and location of ``like``."""
         args = (list(map(TensorRef, rows)),)
@@ -93,7 +87,7 @@ class FirstRowRewriter(_StackingRewriter):
 
     def __init__(self, old: Trace, number: int, columns: Sequence[RowReads]) -> None:
         super().__init__(old)
-        self.limit = sum(isinstance(event, Op) for event in old.events[: old.loop_instances[number].end])
+        self.limit = op_count(old.events[: old.loop_instances[number].end])
         self.columns = [(rows, self.stacked(rows.rows), self.stacked(rows.taken, row=True)) for rows in columns]
         self.firsts = {rows.taken[0]: first for rows, _, first in self.columns}
         self.others = {tensor for rows in columns for tensor in rows.rows}
@@ -136,7 +130,7 @@ class RowReadRewriter(_StackingRewriter):
         self.instance = old.loop_instances[number]
         self.starts = self.instance.starts[skipped:]
         self.columns = columns
-        past = [0, *itertools.accumulate(isinstance(event, Op) for event in old.events)]
+        past = op_counts(old.events)
         self.limits = [past[at] for at in (*self.starts, self.instance.end)]
         self.stacks: dict[tuple[int, ...], int] = {}
         self.stacking: list[Op] = []  # the operations that stack them
@@ -167,7 +161,7 @@ class RowReadRewriter(_StackingRewriter):
             made: dict[int, int] = {}
             for op in rows.again[iteration]:
                 args, kwargs = ((self._renamed(part, made)) for part in (op.args, op.kwargs))
-                made[op.outs[0].number] = out = self.like(op.outs[0].number)
+                made[op.outs[0].number] = out = self.new_like(op.outs[0].number)
                 yield replace(op, args=args, kwargs=kwargs, outs=(TensorRef(out),))
             self.row_of[iteration][taken] = made[taken]
             return
@@ -253,7 +247,7 @@ class RowReadRewriter(_StackingRewriter):
     def _forget(self, rows: RowReads, number: int, dim: int, events: list[Any]) -> None:
         """Replace an unbinding whose rows are not used any more by a selection of one row: the number of rows may
         change."""
-        given = {ref.number for event in events if isinstance(event, Op) for ref in event.inputs}
+        given = used_by(events)
         first = (TensorRef(rows.rows[0]),)
         at = next((n for n, e in enumerate(events) if isinstance(e, Op) and e.outs[:1] == first), None)
         if at is None or not given.isdisjoint(rows.rows):
@@ -273,4 +267,4 @@ class RowReadRewriter(_StackingRewriter):
         return Apply(operator.ge, (rows.count, plus(count, rows.first - skipped)))
 
     def _first(self, at: int) -> Op:
-        return next(event for event in self.old.events[at:] if isinstance(event, Op))
+        return ops_of(self.old.events[at:])[0]

@@ -20,6 +20,7 @@ from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization, TensorPredicate
 from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots, TensorTermination
+from torchjanus.trace.operations import op_count
 from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
@@ -173,7 +174,7 @@ class _SumRewriter(TraceRewriter):
     def __init__(self, old: Trace, one: _Sum, at: int) -> None:
         super().__init__(old)
         self.one, self.at = one, at
-        self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
+        self.before = op_count(old.events[: self.at])
 
     def position(self, after: int) -> int:
         return after + (after >= self.before)

@@ -21,6 +21,7 @@ from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import evaluate
 from torchjanus.trace.facts import HeapRead
 from torchjanus.trace.loops.records import LoopInstance
+from torchjanus.trace.operations import ops_of
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
 __all__ = ["SELECT_BACK", "UNBINDING", "UNBIND_BACK", "reversed_loops", "select_back", "size_of", "unread", "value_of"]
@@ -77,7 +78,7 @@ def _iterations(loop: LoopInstance, position: int) -> int | None:
 
 def _consumers(trace: Trace) -> dict[int, list[int]]:
     """Return, for each row of an unbinding, the positions of the operations that use it."""
-    unbound = (event for event in trace.events if isinstance(event, Op) and event.name in UNBINDING)
+    unbound = (event for event in ops_of(trace.events) if event.name in UNBINDING)
     consumers: dict[int, list[int]] = {ref.number: [] for event in unbound for ref in event.outs}
     for position, event in enumerate(trace.events if consumers else ()):
         for number in (ref.number for ref in event.inputs) if isinstance(event, Op) else ():

@@ -23,6 +23,7 @@ from torchjanus.graph.recursion.entry_loops.finding import EntryCallLoop
 from torchjanus.trace.actions import BatchedExtern, Op
 from torchjanus.trace.events import Effectful, Trace
 from torchjanus.trace.facts import HeapRead, NumberPredicate
+from torchjanus.trace.operations import op_counts
 from torchjanus.trace.recipes import TensorOf
 from torchjanus.trace.values import Apply, Fetch, InductionVariable, Read
 
@@ -99,7 +100,7 @@ class LoopEffects:
             for key, position in keyed.items():
                 for which, ref in enumerate(trace.events[position].outs):  # type: ignore[union-attr]
                     self.made.setdefault(ref.number, (number, orders.setdefault((key, which), len(orders))))
-        past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
+        past = op_counts(trace.events)
         lengths = [e.access_path for e in trace.events if isinstance(e, HeapRead) and e.access_path.step is Step.LEN]
         alike = [o for o in lengths if o.base in loop.over]
         counted = [o for o in lengths if _value(trace, o) == self.count and o.base is not None]

@@ -17,6 +17,7 @@ from torchjanus.graph.recursion.entry_loops.iterations import items_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead
+from torchjanus.trace.operations import ops_of
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["EntryCallLoop", "added_up", "loop_of"]
@@ -78,10 +79,7 @@ def loop_of(
             isinstance(e, HeapRead) and e.access_path == base and type(e.value) in (list, tuple) for e in trace.events
         ):
             continue
-        found = [
-            set().union(*(items_of(e, {base.token: 0}) for e in trace.events[a:b] if isinstance(e, Op)))
-            for a, b in spans
-        ]
+        found = [set().union(*(items_of(e, {base.token: 0}) for e in ops_of(trace.events[a:b]))) for a, b in spans]
         if all(some == {number} for number, some in enumerate(found)):
             over.append(base)
     if not set(over) & set(lengths) or set(picked) - set(over):

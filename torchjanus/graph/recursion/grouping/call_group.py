@@ -121,9 +121,7 @@ class Calls:
             used = self.used[len(roots)]
             roots.append(EntryCall(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, used))
         excluded = dict.fromkeys(guarded, never)
-        merged = (
-            needs, excluded, self._exact(variant_table), self.written, self.alike, len(self.counted), self.tables
-        )  # fmt: skip
+        merged = needs, excluded, self._exact(variant_table), self.written, self.alike, self.tables
         return HostTraversal(assembled, roots, list(counts.values()), self.reached(variant_table), *merged)
 
     def _place(self, number: int) -> int | None:

@@ -84,7 +84,6 @@ class HostTraversal:
         exact: bool = False,
         written: Sequence[Written] = (),
         alike: Mapping[Any, frozenset[Any]] = MappingProxyType({}),
-        counted: int = 0,
         tables: Sequence[Any] = (),
     ) -> None:
         """``counts``: rows that the step supplies of each seed; ``reached``: the shared tensors that each run has to
@@ -92,10 +91,9 @@ class HostTraversal:
         case; ``excluded``: for functions that return results of inner calls, the variants that those inner calls may
         not take; ``exact``: decide the use of shared tensors by the gradient flow of each call, not by cell;
         ``written``: what the step changes before, which calls must not read; ``alike``: for each token of a shared
-        tensor all tokens of the same tensor; ``counted``: the number of counters; ``tables``: tokens of the tensors of
-        which the largest picked row is noted."""
+        tensor all tokens of the same tensor; ``tables``: tokens of the tensors of which the largest picked row is
+        noted."""
         self._tables = {token: number for number, token in enumerate(tables)}
-        self._counted = counted
         self._exact = exact
         self._written_before = written
         self._alike = alike

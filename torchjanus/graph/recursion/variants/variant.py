@@ -39,11 +39,12 @@ from torchjanus.graph.recursion.variants.row_picks import tables_of, with_picks
 from torchjanus.graph.recursion.variants.schedule import Schedule
 from torchjanus.graph.recursion.variants.segments import Segment, Segmentation, SegmentReduction, StagedVariant
 from torchjanus.graph.recursion.variants.writes import writes_of
-from torchjanus.trace.actions import HeapWrite, InvokeOp, Op, place_of
+from torchjanus.trace.actions import HeapWrite, InvokeOp, place_of
 from torchjanus.trace.calls import count_of
 from torchjanus.trace.context_facts import holds
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead, IdentityTest, NumberPredicate, Specialization, TensorPredicate
+from torchjanus.trace.operations import ops_of
 from torchjanus.trace.values import Fetch, Size, depends_on, is_local
 
 __all__ = ["Variant", "tables_in"]
@@ -235,7 +236,7 @@ class Variant:
             for index, access_path in self._inputs.items()
             if self._kind_of(access_path) == "shared"
         }
-        quiet = not any(event.modes.grad for event in self.trace.events if isinstance(event, Op))
+        quiet = not any(event.modes.grad for event in ops_of(self.trace.events))
         appended = [(w.list, w.ref) for w in self.writes if w.list is not None and w.ref is not None]
         return Gradients(self._nodes, shared, self.results, appended, quiet)
 

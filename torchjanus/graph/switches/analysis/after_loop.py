@@ -18,10 +18,10 @@ from torchjanus.graph.switches.analysis.arm_effects import ArmEffects
 from torchjanus.graph.switches.analysis.arms import ArmResolution, SwitchSites
 from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source, subject_of
 from torchjanus.graph.switches.analysis.numbers import is_content
-from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Event, Fact, Trace
 from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization
 from torchjanus.trace.loops.records import LoopSnapshots
+from torchjanus.trace.operations import made_by
 from torchjanus.trace.values import Apply, Expr, Read
 
 __all__ = ["LiveOutUses"]
@@ -39,8 +39,8 @@ class LiveOutUses:
         self.numbers = [*acting.held.states[-1].items()]
         self.trace, self.frames, self.switches, self.resolving = trace, frames, switches, resolving
         start, end = frames.starts[0], frames.end
-        self.made = {ref.number for e in trace.events[start:end] if isinstance(e, Op) for ref in e.outs}
-        self.later = {ref.number for e in trace.events[end:] if isinstance(e, Op) for ref in e.outs}
+        self.made = made_by(trace.events[start:end])
+        self.later = made_by(trace.events[end:])
         self.context: Any = 0  # hash of the events since the loop
         self.where: Any = 0  # hash that identifies the current event
         self.decided: Any = 0  # hash of the decisions since the loop

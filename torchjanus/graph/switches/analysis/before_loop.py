@@ -15,6 +15,7 @@ from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import parts_of_expr
 from torchjanus.trace.facts import Specialization, TensorPredicate
 from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots
+from torchjanus.trace.operations import ops_of
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.values import Expr
 
@@ -74,7 +75,7 @@ class NamesBeforeLoop:
         limits = zip(loop.starts, (*loop.starts[1:], loop.end), strict=True)
         for iteration, (start, end) in enumerate(limits):
             which = "last" if iteration == len(loop.starts) - 1 else iteration
-            made = [ref.number for event in self.trace.events[start:end] if isinstance(event, Op) for ref in event.outs]
+            made = [ref.number for event in ops_of(self.trace.events[start:end]) for ref in event.outs]
             columns.append(made)
             for place, tensor in enumerate(dict.fromkeys(made)):
                 self._name(tensor, ("iteration", number, which, place))

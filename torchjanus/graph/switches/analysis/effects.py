@@ -13,10 +13,11 @@ from typing import Any
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.lists import FilledList
 from torchjanus.graph.switches.analysis.numbers import IterationNumbers, contents_of
-from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, Op
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import parts_of_expr
 from torchjanus.trace.loops.records import LoopSnapshots
+from torchjanus.trace.operations import made_by
 from torchjanus.trace.recipes import Constant, ExistingObject, Number, Recipe, TensorAt
 from torchjanus.trace.values import Fetch, Traced
 
@@ -60,7 +61,7 @@ def _shown_by(
     shown = [
         r for e in events if isinstance(e, Extern | ContainerMutation | HeapWrite) for r in trace.recipes.get(id(e), ())
     ]
-    made = {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
+    made = made_by(events)
     tensors = [tensor for recipe in (*shown, *appended) for tensor in _tensors(recipe)]
     for value in contents_of(frames.states[iteration + 1]).values():
         tensors += [

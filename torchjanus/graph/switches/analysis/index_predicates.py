@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchjanus.core.errors import Place
-from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Trace
 from torchjanus.trace.expressions import parts_of_expr
 from torchjanus.trace.facts import HeapRead, NumberPredicate
 from torchjanus.trace.loops.records import LoopSnapshots, UntracedComputation
+from torchjanus.trace.operations import made_by, op_count
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
@@ -48,11 +48,11 @@ class IndexPredicates:
         events = trace.events[frames.starts[0] : frames.end]
         self._file = frames.place
         self._reads = {e.access_path: e.value for e in trace.events if isinstance(e, HeapRead) and e.kind == "number"}
-        self._made = {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
+        self._made = made_by(events)
         self._decided = {(e.place.line, e.place.column): e.place for e in events if isinstance(e, Decision)}
         computations = trace.plain[frames.untraced_counts[0] : frames.untraced_counts[-1]]
         self._differ = _differing((plain.where, plain.operands) for plain in computations)
-        self._before = sum(isinstance(event, Op) for event in trace.events[: frames.starts[0]])
+        self._before = op_count(trace.events[: frames.starts[0]])
         held = [event for event in events if isinstance(event, NumberPredicate)]
         self._differ |= _differing((_subject(event), tuple(_constants(event.expr))) for event in held)
         self._asked = {(event.place.line, event.place.column) for event in held if self.asks(event)}

@@ -26,6 +26,7 @@ from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostL
 from torchjanus.trace.events import Decision, Fact, FunctionEntry, FunctionExit, LoopEnd, Trace
 from torchjanus.trace.facts import HeapRead, HostComputation, NumberPredicate, Specialization, TensorPredicate
 from torchjanus.trace.loops.records import LoopSnapshots, UntracedComputation
+from torchjanus.trace.operations import op_count
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.user_code import MARKS
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, depends_on, leaves
@@ -82,7 +83,7 @@ class _LoopReader:
     def iterations(self) -> Any:
         """Yield all iterations, after collecting how their integer subscripts follow the index."""
         frames = self.frames
-        operations = sum(isinstance(event, Op) for event in self.trace.events[: frames.starts[0]])
+        operations = op_count(self.trace.events[: frames.starts[0]])
         computed = zip(itertools.pairwise(frames.untraced_counts), itertools.pairwise(frames.given), strict=True)
         limits = zip(frames.starts, (*frames.starts[1:], frames.end), computed, strict=True)
         for iteration, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
@@ -96,7 +97,7 @@ class _LoopReader:
             computations += [(one.position - start, _NativeArguments(one)) for one in self.trace.given[slice(*given)]]
             computations.sort(key=lambda one: one[0])
             yield _IterationReader(self, iteration, _merged(events, computations), operations).description()
-            operations += sum(isinstance(event, Op) for event in events)
+            operations += op_count(events)
 
     def integers(self, op: Op) -> Iterator[tuple[Any, int]]:
         """Yield each integer by which an operation indexes, with a key that is equal in all iterations."""

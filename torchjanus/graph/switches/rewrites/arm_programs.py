@@ -27,6 +27,7 @@ from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead, NumberPredicate, TensorPredicate
 from torchjanus.trace.modes import Modes
+from torchjanus.trace.operations import ops_of
 from torchjanus.trace.recipes import Constant, TensorOf
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch
@@ -61,7 +62,7 @@ def _program(
         access_path = AccessPath.parameter(f"input {place}")
         trace.access_paths[place] = access_path
         trace.events.append(_found(access_path, kind))
-    done = (event.modes for one in resolved.arms for event in one.seen.events if isinstance(event, Op))
+    done = (event.modes for one in resolved.arms for event in ops_of(one.seen.events))
     modes = next(done, None)
     if modes is None:
         raise NotMergeable("loop-small", "iterations ask, and compute nothing")
@@ -77,7 +78,7 @@ def _program(
     work = Numbers([trace], frozenset())
     work.dimensions = dimensions_of([trace], [geometries(trace)], frozenset())
     split_numbers(work)
-    builder = Builder(work, trace, [event for event in trace.events if isinstance(event, Op)])
+    builder = Builder(work, trace, ops_of(trace.events))
     program = builder.build()
     if len(program.inputs) != inputs or program.slots:
         raise NotMergeable("branch-arms-differ", "an arm takes a number that may change")

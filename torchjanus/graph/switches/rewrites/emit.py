@@ -27,13 +27,14 @@ from torchjanus.graph.switches.analysis.lists import check_unseen, filled_in, wi
 from torchjanus.graph.switches.analysis.numbers import NumberStates
 from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements, without_unbound
 from torchjanus.graph.switches.rewrites.arm_programs import switch_of
-from torchjanus.graph.switches.rewrites.later_uses import apart, operations_in
+from torchjanus.graph.switches.rewrites.later_uses import apart
 from torchjanus.graph.switches.rewrites.numbering import Renumbering
 from torchjanus.graph.switches.rewrites.operands import OperandRewriter
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Fact, LoopEnd, Trace
 from torchjanus.trace.facts import TensorPredicate, is_question
 from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots
+from torchjanus.trace.operations import made_by, op_count, ops_of
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["with_switches"]
@@ -75,7 +76,7 @@ def with_switches(trace: Trace, frames: LoopSnapshots, known: list[SwitchSites])
 def _made(trace: Trace, frames: LoopSnapshots) -> set[int]:
     """Return the tensors that the iterations make."""
     events = trace.events[frames.starts[0] : frames.end]
-    return {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
+    return made_by(events)
 
 
 class _SwitchRewriter(OperandRewriter):
@@ -95,9 +96,9 @@ class _SwitchRewriter(OperandRewriter):
         switch = self._switch(resolved, kinds)
         self.flow = self._flow(switch, resolved, kinds, given)
         events += self._gates(resolved, given)
-        starts, iterations = self._iterations(resolved, switch, given, self.before + operations_in(events))
-        check = self._check(self.before + operations_in(events) + operations_in(iterations), resolved)
-        self.shift = operations_in(events) + operations_in(iterations) + operations_in(check) - self.inside
+        starts, iterations = self._iterations(resolved, switch, given, self.before + op_count(events))
+        check = self._check(self.before + op_count(events) + op_count(iterations), resolved)
+        self.shift = op_count(events) + op_count(iterations) + op_count(check) - self.inside
         self.after.decided = 0
         self.after.context, self.recipes, self.fetched = 0, dict(self.shown), dict(self.acting.fetched)
         self.results = self._results
@@ -207,7 +208,7 @@ class _SwitchRewriter(OperandRewriter):
     ) -> tuple[list[int], list[Any]]:
         """Return the starts and the events of all iterations. ``before``: the number of operations before them."""
         frames, old = self.frames, self.old
-        operations = [event for event in old.events[self.start : self.end] if isinstance(event, Op)]
+        operations = ops_of(old.events[self.start : self.end])
         modes = self.modes()
         draws, checks = any(op.draws for op in operations), any(op.checks for op in operations)
         current = list(given[: len(resolved.carried)])
@@ -235,7 +236,7 @@ class _SwitchRewriter(OperandRewriter):
             events.append(Op(switch, "switch", args, {}, made, modes, frames.place, draws, checks))
             current = outs
             self._results.append(dict(zip(resolved.carried, outs, strict=True)))
-            after = before + operations_in(events)
+            after = before + op_count(events)
             merged, arm, results = frames.normalized(iteration), self._arms[-1], self._results[-1]
             for effect, recipes in self.acting.next_effects(iteration, merged, arm, results, after):
                 events.append(effect)
@@ -254,7 +255,7 @@ class _SwitchRewriter(OperandRewriter):
             Op(are_known, "are known", (TensorRef(stacked), *limits), {}, (TensorRef(known),), quiet, place),
             TensorPredicate(TensorRef(known), True, after + 2, apart(place, 0)),
         ]
-        events += self.check_rows(resolved, TensorRef(stacked), quiet, after + operations_in(events))
+        events += self.check_rows(resolved, TensorRef(stacked), quiet, after + op_count(events))
         self.last = dict(self._results[-1])
         if flow is None:
             return events
@@ -264,7 +265,7 @@ class _SwitchRewriter(OperandRewriter):
         for position, (tensor, outcome) in enumerate(zip(self.gated, flow.reached(arms), strict=True)):
             one = TensorRef(self.new())
             events.append(Op(torch.select, "torch.select", (reached, 0, position), {}, (one,), quiet, place))
-            events.append(TensorPredicate(one, outcome, after + operations_in(events), apart(place, 1 + position)))
+            events.append(TensorPredicate(one, outcome, after + op_count(events), apart(place, 1 + position)))
             if not outcome:
                 events.append(Op(flow.close, "close", (TensorRef(tensor),), {}, (), quiet, place))
         for name in self.lasts:

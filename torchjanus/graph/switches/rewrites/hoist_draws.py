@@ -19,6 +19,7 @@ from torchjanus.trace.actions import BatchedExtern, Extern, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead, NumberPredicate, TensorPredicate
 from torchjanus.trace.loops.records import LoopSnapshots
+from torchjanus.trace.operations import op_count, ops_of
 from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read
@@ -122,11 +123,11 @@ class DrawHoister(AddingRewriter):
     def __init__(self, old: Trace, frames: LoopSnapshots, draws: HostDraws) -> None:
         super().__init__(old)
         self.frames, self.draws, self.at = frames, draws, frames.starts[0]
-        self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
+        self.before = op_count(old.events[: self.at])
         self.within = False
         self.count = len(frames.starts)
         self.access_paths = dict(old.access_paths)
-        self.modes = replace(next(event.modes for event in old.events if isinstance(event, Op)), grad=False)
+        self.modes = replace(ops_of(old.events)[0].modes, grad=False)
         self._words = {access_path.token: ("drawn", order) for (_, order), access_path in draws.given.items()}
 
     @property

@@ -7,7 +7,7 @@ iterations are written is not known here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,17 +23,13 @@ from torchjanus.trace.actions import HeapWrite, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead, KeyLookup, NumberPredicate, Specialization
 from torchjanus.trace.loops.records import LoopSnapshots, UntracedComputation
+from torchjanus.trace.operations import op_count, ops_of
 from torchjanus.trace.recipes import CollectedItems, Constant, ExistingObject, NewObject, Number, RowOf
 from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size
 
-__all__ = ["LiveOutRewriter", "apart", "operations_in"]
-
-
-def operations_in(events: Sequence[Any]) -> int:
-    """Return the number of operations among the events."""
-    return sum(isinstance(event, Op) for event in events)
+__all__ = ["LiveOutRewriter", "apart"]
 
 
 def apart(place: Place, number: int) -> Place:
@@ -84,8 +80,8 @@ class LiveOutRewriter(TraceRewriter):
         self.tensors = list(old.tensors)
         self.memory = list(old.memory)
         self.kinds = dict(old.kinds)
-        self.before = operations_in(old.events[: self.start])
-        self.inside = operations_in(old.events[self.start : self.end])
+        self.before = op_count(old.events[: self.start])
+        self.inside = op_count(old.events[self.start : self.end])
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
@@ -284,8 +280,8 @@ class LiveOutRewriter(TraceRewriter):
             taken |= roots
 
     def modes(self) -> Any:
-        operations = [event for event in self.old.events[self.start : self.end] if isinstance(event, Op)]
-        operations = operations or [event for event in self.old.events[: self.start] if isinstance(event, Op)][-1:]
+        operations = ops_of(self.old.events[self.start : self.end])
+        operations = operations or ops_of(self.old.events[: self.start])[-1:]
         if not operations:
             raise NotMergeable("loop-small", "nothing is computed before the decision")
         return replace(operations[0].modes, grad=any(op.modes.grad for op in operations))

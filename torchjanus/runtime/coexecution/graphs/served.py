@@ -7,7 +7,7 @@ rules.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from torchjanus.execute.running.base import Violated
 from torchjanus.execute.staged import Staged, StagedRun
 from torchjanus.graph.ir.lowered import FromInput, GradState, Lowered
 from torchjanus.graph.lowering.lower import lower
-from torchjanus.graph.lowering.risks import Limits, cannot_fail_within
+from torchjanus.graph.lowering.risks import cannot_fail_within
 from torchjanus.host.node_hooks import has_node_hooks
 from torchjanus.host.source import Source
 from torchjanus.runtime.coexecution.graphs.composite_plans import composites_of
@@ -30,7 +30,7 @@ from torchjanus.runtime.coexecution.graphs.evaluation import Evaluation
 from torchjanus.runtime.coexecution.graphs.matching import Matcher, matchers
 from torchjanus.runtime.coexecution.graphs.path import Path, Plan
 from torchjanus.runtime.coexecution.graphs.stages import Stages, stages
-from torchjanus.runtime.coexecution.recording.events import Kind, Meta, Provenance
+from torchjanus.runtime.coexecution.recording.events import Meta, Provenance
 from torchjanus.runtime.coexecution.recording.placeholders import fill
 from torchjanus.runtime.coexecution.recording.unrecorded_code import is_exposed
 from torchjanus.runtime.launch.results import Results
@@ -78,7 +78,6 @@ class Served:
         if limits is None or limits.fits is not None:
             what = "an operation may raise because of the contents of tensors that the graph computes"
             raise refused("coexecution-raises", what, "The program would see the error too late.", _REMEDY)
-        self.limits: Limits = limits
         self.staged = Staged(self.lowered) if self.plan.program.cuts else None
         self.replay = Replay(self.lowered) if self.staged is None else None
         program = self.plan.program
@@ -248,7 +247,3 @@ class Served:
                 if other != n and (n in self.changed or other in self.changed):
                     return False
         return True
-
-    def fetches(self) -> Mapping[int, Any]:
-        """Return the events at which Python waits for the graph."""
-        return {k: event for k, event in enumerate(self.events) if event.kind in (Kind.FETCH, Kind.HOST)}

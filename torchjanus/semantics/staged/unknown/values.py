@@ -188,18 +188,15 @@ def _join(one: Any, other: Any) -> Any:
             return ListType(_join(one.element, other.element))
         case (ObjectType(), ObjectType()) if one.cls is None or other.cls is None or one.cls is other.cls:
             known = other if one.cls is None else one
-            return known if known.optional else _OptionalOf(known)
+            return known if known.optional else _optional_of(known)
         case (ObjectType(cls=None), _) | (_, ObjectType(cls=None)):
-            return _OptionalOf(other if isinstance(one, ObjectType) else one)
+            return _optional_of(other if isinstance(one, ObjectType) else one)
     raise Unsupported(f"Rep(): a field is {one} in one object and {other} in another.")
 
 
-class _OptionalOf(ObjectType):
-    """A value of a type, or None. It shares the attributes, which may become known later."""
-
-    def __init__(self, known: Any) -> None:
-        super().__init__(getattr(known, "cls", None), getattr(known, "fields", {}), True)
-        self.known = known
+def _optional_of(known: Any) -> ObjectType:
+    """Return the type of a value of this type or None. It shares the attributes, which may become known later."""
+    return ObjectType(getattr(known, "cls", None), getattr(known, "fields", {}), True)
 
 
 # ---- values ----
