@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchjanus.core.caches import Recent
+from torchjanus.core.trees import leaves_of, map_leaves
 from torchjanus.execute.running.gate import below_autograd
 
 __all__ = ["Called", "called"]
@@ -35,7 +36,7 @@ def called(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> 
     if target.namespace != "aten":
         return plainly
     try:
-        given, named = _examples(args), _examples(kwargs)
+        given, named = map_leaves((args, kwargs), _example)
     except _Unknown:
         return plainly
     types = (target, _types(given), *((name, _types(value)) for name, value in named.items()))
@@ -47,7 +48,7 @@ def _found(target: torch._ops.OpOverload, args: Any, kwargs: Any) -> Called | No
     others = [_OTHERS[name]] if name in _OTHERS else []
     functions: list[Called] = [(function, {}) for home in _HOMES if (function := getattr(home, name, None)) is not None]
     # Functions that make a tensor of none are under the influence of the default device.
-    if not (functions or others) or not any(one is _TENSOR for one in _flat((args, kwargs))):
+    if not (functions or others) or not any(one is _TENSOR for one in leaves_of((args, kwargs))):
         return None
     wanted = _seen(target._op, args, kwargs)
     if wanted is None:
@@ -111,12 +112,8 @@ _EXAMPLES: tuple[tuple[Any, Any], ...] = (
 )
 
 
-def _examples(value: Any) -> Any:
-    """Return arguments of the same types."""
-    if isinstance(value, list | tuple):
-        return [_examples(one) for one in value]
-    if isinstance(value, dict):
-        return {name: _examples(one) for name, one in value.items()}
+def _example(value: Any) -> Any:
+    """Return an argument of the same type. Raises _Unknown."""
     if not hasattr(value, "all_input_nodes"):
         return value
     made = value.meta.get("val")
@@ -131,9 +128,3 @@ def _types(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(_types(one) for one in value)
     return value if isinstance(value, str) else type(value)
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [one for part in value for one in _flat(part)] if isinstance(value, list | tuple) else [value]

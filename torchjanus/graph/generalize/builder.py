@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import NOWHERE, Place, Refused, refused
-from torchjanus.core.trees import map_leaves
+from torchjanus.core.trees import leaves_of, map_leaves
 from torchjanus.graph.generalize.selections import finds
 from torchjanus.graph.ir.inputs import Inputs
 from torchjanus.graph.ir.number_sizes import carrier_of, is_shaping
@@ -17,7 +17,7 @@ from torchjanus.graph.ir.program import Assertion, Dimension, Measure, Node, Pro
 from torchjanus.graph.ir.repetition import begin_iterations
 from torchjanus.graph.ir.size_formulas import Formulas
 from torchjanus.graph.operators.number_operands import taking
-from torchjanus.graph.operators.stand_ins import OF_NUMBERS, numbers_in, stand_in, tensor_given
+from torchjanus.graph.operators.stand_ins import OF_NUMBERS, stand_in, tensor_given
 from torchjanus.graph.operators.tensor_numbers import HostNumber, Tensorised, as_operand, snapshot, tensorise
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.events import Trace
@@ -131,7 +131,7 @@ class Builder:
         if func is torch.tensor and op.inputs:
             func = tensor_given
             if fetched:
-                kwargs["fetched"] = tuple(not isinstance(n, TensorRef) for n in numbers_in(op.args[0]))
+                kwargs["fetched"] = tuple(not isinstance(n, TensorRef) for n in leaves_of(op.args[0]))
         elif fetched:
             func = OF_NUMBERS[func]
         elif func is op.func:

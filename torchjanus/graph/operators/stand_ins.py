@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from torchjanus.core.trees import leaves_of
 from torchjanus.graph.ir.program import Node, Slot
 from torchjanus.graph.operators import packed_rows
 from torchjanus.graph.operators.ctc import ctc_loss
@@ -21,7 +22,7 @@ from torchjanus.graph.operators.linspace import linspace
 from torchjanus.graph.operators.recurrent import gru, is_packed, lstm, packed, rnn_relu, rnn_tanh
 from torchjanus.trace import functions
 
-__all__ = ["OF_NUMBERS", "SUBSCRIPTS", "numbers_in", "of_layers", "rounding", "stand_in", "tensor_given"]
+__all__ = ["OF_NUMBERS", "SUBSCRIPTS", "of_layers", "rounding", "stand_in", "tensor_given"]
 
 
 def stand_in(func: Any, symbolic: bool = False) -> Any:
@@ -42,12 +43,12 @@ def rounding(node: Node) -> Any:
     if made is None:
         return node.func
     given = node.args[2:] if made is _set_rounded else [*node.args, *node.kwargs.values()]
-    return made if any(isinstance(number, Slot) for number in numbers_in(list(given))) else node.func
+    return made if any(isinstance(number, Slot) for number in leaves_of(list(given))) else node.func
 
 
 def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
     """``torch.tensor`` of numbers, some of which are symbolic or 0-d tensors; float64 holds a float, int64 an int."""
-    numbers = list(numbers_in(data))
+    numbers = list(leaves_of(data))
     dtype = dtype or _dtype_of(numbers)
     device = options.get("device")
     with torch.no_grad():
@@ -81,7 +82,7 @@ def _stays(numbers: Sequence[Any], dtype: torch.dtype | None) -> bool:
 
 def _rounded(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
     """``torch.tensor`` of numbers of the host."""
-    if _stays([*numbers_in(data)], dtype):
+    if _stays([*leaves_of(data)], dtype):
         return torch.tensor(data, dtype=dtype, **options)
     return _tensor(data, dtype=dtype, **options)
 
@@ -109,7 +110,7 @@ def tensor_given(
     """``torch.tensor`` of lists that contain one-element tensors, which count as numbers of any shape.
 
     ``fetched``: for each number, whether it is a Python number, which may be a tensor here."""
-    numbers = list(numbers_in(data)) if isinstance(data, list | tuple) else []
+    numbers = list(leaves_of(data)) if isinstance(data, list | tuple) else []
     if not any(isinstance(number, torch.Tensor) for number in numbers):
         return torch.tensor(data, dtype=dtype, **options)
     if dtype is None:
@@ -138,15 +139,6 @@ def _full(size: Any, fill_value: Any, *, dtype: torch.dtype | None = None, **opt
 def _dtype_of(numbers: list[Any]) -> torch.dtype:
     floats = (n.is_floating_point() if isinstance(n, torch.Tensor) else isinstance(n, float) for n in numbers)
     return torch.get_default_dtype() if any(floats) else torch.int64
-
-
-def numbers_in(data: Any) -> Iterator[Any]:
-    """Yield the leaves of nested lists."""
-    if isinstance(data, list | tuple):
-        for part in data:
-            yield from numbers_in(part)
-    else:
-        yield data
 
 
 def _shape(data: Any) -> tuple[int, ...]:

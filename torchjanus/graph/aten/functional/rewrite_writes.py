@@ -19,6 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
+from torchjanus.core.trees import leaves_of_kind
 from torchjanus.graph.aten.clean_up import is_view
 from torchjanus.graph.aten.in_place import evaluated
 from torchjanus.graph.aten.symbolic_sizes import are_alike, geometry, key
@@ -120,7 +121,7 @@ def _planned(graph: torch.fx.Graph) -> _Plan | None:
                 read = [one for one in nodes if last_use[one] > number or one.op == "placeholder"]
                 if not _fits(plan, target, content, nodes, read):
                     return None
-        for tensor in _tensors(node.meta.get("val")):
+        for tensor in leaves_of_kind(node.meta.get("val"), torch.Tensor):
             sharing[tensor.untyped_storage()._cdata].append(node)
     return plan
 
@@ -216,15 +217,7 @@ def _arguments(form: Any, node: torch.fx.Node) -> tuple[Any, ...] | None:
 
 
 def _values_of(node: torch.fx.Node) -> Iterator[Any]:
-    return _tensors([one.meta.get("val") for one in node.all_input_nodes])
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)
+    return leaves_of_kind([one.meta.get("val") for one in node.all_input_nodes], torch.Tensor)
 
 
 def _is_tensor(node: torch.fx.Node) -> bool:

@@ -167,8 +167,8 @@ class _Planner:
         """Return what is equal for parameters with which the same is done."""
         local: dict[int, int] = {}
 
-        def leaf(value: Any) -> Any:
-            return local.setdefault(value.index, len(local)) if type(value) is Ref else value
+        def number_of(ref: Ref) -> int:
+            return local.setdefault(ref.index, len(local))
 
         form: list[Any] = []
         for k in events:
@@ -178,23 +178,10 @@ class _Planner:
                 for place, values in enumerate(self.path.seen[k])
             )
             kept = (event.kind, event.func, event.modes, len(event.made), len(event.outs), event.container, seen)
-            given = _normal((event.args, event.kwargs, event.result), event, leaf)
+            given = event.form((event.args, event.kwargs, event.result), number_of)
             hosted = self.plan.hosted.get(k)
             form.append((kept, given, None if hosted is None else hosted.chain))
         return tuple(form)
-
-
-def _normal(tree: Any, event: Event, leaf: Any) -> Any:
-    """Return a hashable form of a tree, without the numbers that may vary."""
-    if type(tree) in (tuple, list, torch.Size):
-        return (type(tree), *(_normal(part, event, leaf) for part in tree))
-    if type(tree) is dict:
-        return (dict, *((key, _normal(part, event, leaf)) for key, part in tree.items()))
-    if type(tree) is slice:
-        return (slice, *(_normal(part, event, leaf) for part in (tree.start, tree.stop, tree.step)))
-    if type(tree) is Ref:
-        return Ref, leaf(tree)
-    return type(tree) if event.is_number(tree) else exact(tree)
 
 
 def _refs(event: Event) -> list[Ref]:

@@ -104,7 +104,7 @@ class Event:
     def token(self) -> tuple[Any, ...]:
         """What is equal wherever this event is the same: all but its numbers, and what a FETCH gave."""
         result = None if self.kind is Kind.FETCH else exact_tree(self.result)
-        given = self._form(self.args), self._form(self.kwargs)
+        given = self.form((self.args, self.kwargs), lambda ref: ref.index)
         made = tuple(self.made.items())
         return self.kind, self.func, given, result, self.outs, self.modes, made, self.draws, self.container
 
@@ -130,8 +130,15 @@ class Event:
         args, kwargs = map_leaves((self.args, self.kwargs), lambda leaf: next(rest) if self.is_number(leaf) else leaf)
         return replace(self, args=args, kwargs=kwargs)
 
-    def _form(self, tree: Any) -> Any:
-        return _form(tree, lambda leaf: type(leaf) if self.is_number(leaf) else exact(leaf))
+    def form(self, tree: Any, number_of: Callable[[Ref], int]) -> Any:
+        """Return a hashable form of a tree, without the numbers that may vary, and with other numbers of tensors."""
+
+        def leaf(value: Any) -> Any:
+            if type(value) is Ref:
+                return Ref, number_of(value)
+            return type(value) if self.is_number(value) else exact(value)
+
+        return _form(tree, leaf)
 
     @property
     def inputs(self) -> list[int]:
@@ -215,8 +222,8 @@ def _form(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     if type(tree) is dict:
         return (dict, *((key, _form(part, leaf)) for key, part in tree.items()))
     if type(tree) is slice:
-        return (slice, leaf(tree.start), leaf(tree.stop), leaf(tree.step))
-    return tree if type(tree) is Ref else leaf(tree)
+        return (slice, *(_form(part, leaf) for part in (tree.start, tree.stop, tree.step)))
+    return leaf(tree)
 
 
 def here() -> Place:
