@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -222,7 +223,13 @@ def name_of(func: Any) -> str:
     """Return the function's name as a person would write it: ``random.random``, ``.read``."""
     name = getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
     module = getattr(func, "__module__", None)
-    plain = not isinstance(module, str) or module in ("builtins", "torchjanus.host.journal") or name.startswith(".")
+    plain = (
+        not isinstance(module, str)
+        or module in ("builtins", "torchjanus.host.journal")
+        or name.startswith(".")
+        # One of ours with the name of a builtin stands in for it.
+        or (module.startswith("torchjanus.") and name in vars(builtins))
+    )
     full = str(name) if plain else f"{module}.{name}"
     return _STANDS_FOR.get(full, full)
 

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 
+import networkx
 import numpy as np
 import torch
 from sklearn.metrics import accuracy_score
@@ -733,3 +734,17 @@ def names_from_an_iterator_as_new_keys():
         return x * totals["steps"]
 
     return Program(step, inputs(20), state=totals)
+
+
+@program()
+def a_callable_that_has_no_hash():
+    """``edges`` is an object with ``__call__`` and ``__eq__``, so it is no key of a table."""
+    graph = networkx.path_graph(4)
+
+    def step(x):
+        total = 0.5 if x.sum() < 100 else 1.5
+        for _, _, data in graph.edges(data=True):
+            total += data.get("weight", 1.0)
+        return x * total
+
+    return Program(step, inputs(14), before={7: lambda: graph.add_edge(0, 3, weight=2.5)})

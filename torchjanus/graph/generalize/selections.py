@@ -16,7 +16,7 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.generalize.schedule import Schedule
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.ir.repetition import begin_iterations
-from torchjanus.graph.operators.data_sizes import FINDING, count, found
+from torchjanus.graph.operators.data_sizes import count, finding, found
 from torchjanus.trace.actions import BatchedExtern, ContainerMutation, Extern, HeapWrite, HostLoop, InvokeOp, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import map_expr
@@ -39,7 +39,7 @@ def with_selections(traces: Sequence[Trace], plan: Schedule) -> list[Trace] | No
     # Selections within iterations and recursive calls are not supported.
     if any(isinstance(e, HostLoop | BatchedExtern | InvokeOp) or _begins_iterations(e) for e in last.events):
         return None
-    cut = [event for stage in plan.stages[1:] for event in stage if event.func in FINDING]
+    cut = [event for stage in plan.stages[1:] for event in stage if finding(event.func)]
     chosen = {one.number: one for event in cut if (one := _selection(last, event)) is not None}
     late = _late(last, plan)
     for number in _known_to_python(last, late):
@@ -144,7 +144,7 @@ def _selection(trace: Trace, event: Extern) -> _Selection | None:
     used = sum(ref == given for op in ops for ref in op.inputs)
     if marked.func is not torch.Tensor.detach or given not in marked.outs or used:
         return None
-    return _Selection(event.number, FINDING[event.func], event.after - 1, least, results[0])
+    return _Selection(event.number, finding(event.func), event.after - 1, least, results[0])
 
 
 def _known_to_python(trace: Trace, late: Container[int]) -> Iterator[int]:

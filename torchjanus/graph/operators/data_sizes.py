@@ -14,22 +14,28 @@ import torch
 from torchjanus.core.errors import refused
 from torchjanus.graph.operators.loop_op import TAGS, define
 
-__all__ = ["FINDING", "count", "fold", "found", "found_sizes"]
+__all__ = ["count", "finding", "fold", "found", "found_sizes"]
 
 aten = torch.ops.aten
 
 _POSITIONS, _COUNTS, _REPEATED = "positions", "counts", "repeated"
 
 # Function of torch -> its name in the operator ``found``.
-FINDING: dict[Callable[..., Any], str] = {
+_FINDING: dict[Callable[..., Any], str] = {
     torch.nonzero: _POSITIONS,
     torch.bincount: _COUNTS,
     torch.repeat_interleave: _REPEATED,
 }
 
 
+def finding(func: Any) -> str:
+    """Return the name in the operator ``found`` of a function that an extern call makes, "" for all others. Compares by
+    identity: the function may be an object of the program's with a ``__hash__`` of its own, or with none."""
+    return next((how for known, how in _FINDING.items() if known is func), "")
+
+
 def found(how: str, given: torch.Tensor, least: int, size: Any) -> torch.Tensor:
-    """Return the result of ``FINDING``'s function of this name, with ``size`` elements.
+    """Return the result of ``_FINDING``'s function of this name, with ``size`` elements.
 
     That is the positions under a mask, the counts of each number (at least ``least`` of them), or the sources of
     repetitions."""
