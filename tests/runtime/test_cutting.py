@@ -50,9 +50,9 @@ def test_the_rest_is_speculated_on_and_the_report_says_what_is_not() -> None:
     assert counts.calls == counts.watched + counts.speculated + counts.imperative
     cuts = [event for event in fast.events if event.kind == "cut"]
     assert [event.call for event in cuts] == sorted(event.call for event in cuts)
-    assert "runs part here" in cuts[0].text and "is Python's in each call" in cuts[0].text
+    assert "runs part here" in cuts[0].text and "Python makes the statements" in cuts[0].text
     assert cuts[0].place.file == __file__ and cuts[0].place.function.endswith("step")
-    assert "is Python's in each call" in str(torchjanus.explain(fast, detail=True))
+    assert "Python makes the statements" in str(torchjanus.explain(fast, detail=True))
     assert fast.entries and not fast.given_up
 
 
@@ -228,7 +228,7 @@ def test_what_differs_after_the_training_is_left_to_python() -> None:
     assert fast.statistics().speculated >= 14
     (event,) = [event for event in fast.events if event.kind == "cut"]
     line = step.__code__.co_firstlineno + 4
-    assert event.text.startswith(f"what comes from line {line} on is Python's in each call, the rest is speculated on")
+    assert event.text.startswith(f"Python makes the statements from line {line} on, graphs the rest")
     profile = [fast.profile(model, x) for x in batches(3)][-1]
     assert profile is not None
     assert losses(lambda x: step(other, x), 3) and torch.equal(model.net.weight, other.net.weight)
@@ -249,7 +249,8 @@ def test_first_and_last_statements_are_left_to_python() -> None:
     assert losses(lambda x: fast(model, x), 50) == losses(lambda x: step(other, x), 50)
     assert fast.statistics().speculated >= 14
     cuts = [event.text for event in fast.events if event.kind == "cut"]
-    assert cuts[0].startswith("what comes up to line") and cuts[-1].startswith("what comes from line")
+    up_to, last = "Python makes the statements up to line", "Python makes the statements from line"
+    assert cuts[0].startswith(up_to) and cuts[-1].startswith(last)
 
 
 def test_what_cannot_be_speculated_on_after_the_training_is_left_to_python() -> None:
@@ -263,6 +264,32 @@ def test_what_cannot_be_speculated_on_after_the_training_is_left_to_python() -> 
     assert losses(lambda x: fast(model, x), 20) == losses(lambda x: step(other, x), 20)
     assert fast.statistics().speculated >= 10
     assert "to_sparse" in str(torchjanus.explain(fast, detail=True))
+
+
+def test_a_call_after_the_training_is_left_to_python_if_what_it_calls_is_refused() -> None:
+    class Meter:
+        def __init__(self) -> None:
+            self.rows: list[tuple[float, int]] = []
+
+        def note(self, out: torch.Tensor) -> None:
+            self.add(out.mean().item())
+
+        def add(self, number: float) -> None:
+            self.rows.append((number, eval("1 + 1")))
+
+    def step(model: Model, meter: Meter, x: torch.Tensor) -> float:
+        out = model.net(x)
+        trained = model.train(out.pow(2).mean())
+        meter.note(out.detach())
+        return trained
+
+    model, other, meter, expected = Model(), Model(), Meter(), Meter()
+    fast = torchjanus.speculate(step, executor="replay")
+    assert losses(lambda x: fast(model, meter, x), 20) == losses(lambda x: step(other, expected, x), 20)
+    assert meter.rows == expected.rows
+    assert fast.statistics().speculated >= 10
+    line, shown = step.__code__.co_firstlineno + 3, " ".join(str(torchjanus.explain(fast)).split())
+    assert f"from line {line} on, graphs the rest: calls eval()" in shown
 
 
 @pytest.mark.parametrize("asks", ["backward", "grad", "more"])

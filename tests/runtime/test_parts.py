@@ -550,3 +550,32 @@ def test_what_refused_runs_have_met_is_let_go() -> None:
         return step, log
 
     both(make, [(torch.ones(3), number) for number in range(16)])
+
+
+def test_the_record_of_a_run_is_not_taken_for_a_weak_reference_of_the_program() -> None:
+    """A run whose lifetimes are refused goes on with weak references to what it has read."""
+
+    class Ending:
+        def __del__(self) -> None:
+            pass
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+            self.optimizer = torch.optim.Adam(self.net.parameters())
+
+        def step(self, x: torch.Tensor) -> tuple[float, int]:
+            loss = self.net(x).pow(2).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            Ending()
+            return loss.item(), len(self.net)
+
+    def make() -> tuple[Callable[..., Any], Any]:
+        trainer = Trainer()
+        return trainer.step, trainer.net
+
+    fast = both(make, batches(20))
+    line = Trainer.step.__code__.co_firstlineno
+    assert f"lines {line + 1} to {line + 4}" in served(fast) or f"lines {line + 1} to {line + 3}" in served(fast)

@@ -30,7 +30,10 @@ __all__ = ["OF_THE_WHOLE", "Cut"]
 
 _ASKING = ("backward", "grad")  # Tensor.backward, torch.autograd.grad
 FEWER = 8  # tensors that a later cut must pass on less to be preferred
+SHARE = 0.1  # of the operations on tensors that a cut must leave
 MOST = 5  # times that one function is cut, each time to fewer statements
+_UP_TO = "Python makes the statements up to line {}, graphs the rest"
+_FROM = "Python makes the statements from line {} on, graphs the rest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +82,15 @@ class Cut:
             later = (begin for begin in range(number + 2, end) if not trains(begin - 1))
             begin = _narrowest(traces[-1], file, spans, number + 1, later)
             number = begin - 1
-            whose = f"what comes up to line {spans[number][1][0]} is Python's in each call, the rest is speculated on"
+            whose = _UP_TO.format(spans[number][1][0])
         elif met and trains(met[0][0] - 1) and not any(_goes_on(one, file, spans, met[0][0]) for one in traces):
             end, why, place = met[0]
-            whose = f"what comes from line {spans[end][0][0]} on is Python's in each call, the rest is speculated on"
+            whose = _FROM.format(spans[end][0][0])
         else:
             return None
         within = [begin <= number < end for one in traces for number in _computing(one, file, spans)]
-        if within and not any(within):
-            return None  # graphs without operations are of no use, and no more would be learnt of the operations
+        if within and sum(within) < SHARE * len(within):
+            return None  # graphs of the statements and calls that can have one are of more use, and learn more
         return _made(target, leading, begin, end, len(spans), times, f"{whose}: {why}", place)
 
     @staticmethod
@@ -107,8 +110,7 @@ class Cut:
                 if deciding is None or not 0 <= deciding[0] < number:
                     return None
                 begin, decision = deciding[0] + 1, deciding[1]
-                up_to = spans[begin - 1][1][0]
-                whose = f"what comes up to line {up_to} is Python's in each call, the rest is speculated on"
+                whose = _UP_TO.format(spans[begin - 1][1][0])
                 why = f"({decision.expr}) decides, and may be another in later calls"
                 return _made(target, leading, begin, len(spans), len(spans), 1, f"{whose}: {why}", decision.place)
             if isinstance(event, NumberPredicate) and any(map(_is_variable, leaves(event.expr))):
@@ -187,10 +189,11 @@ OF_THE_WHOLE = frozenset({"autocast-cache"})
 
 
 def _refused(refusal: Refusal, file: str, spans: Sequence[Span]) -> tuple[int, str, Place] | None:
-    """Return the statement that was refused: its number, the reason and the place."""
-    for place in (refusal.place, refusal.caller):
+    """Return the statement that was refused, or called what was refused: its number, the reason and the place."""
+    for place in (refusal.place, refusal.caller, *refusal.within):
         if place.file == file and (number := _statement(place, spans)) is not None:
-            return number, f"{refusal.what}: {refusal.why}".rstrip("."), place
+            shown = refusal.place if refusal.caller == NOWHERE else refusal.caller
+            return number, f"{refusal.what}: {refusal.why}".rstrip("."), shown
     return None
 
 
@@ -233,8 +236,10 @@ def _trains(trace: Trace, file: str, spans: Sequence[Span], last: int) -> bool:
 
 
 def _computing(trace: Trace, file: str, spans: Sequence[Span]) -> Iterator[int]:
-    """Yield the number of the statement that each operation on tensors belongs to."""
-    return (number for number, event in _placed(trace, file, spans) if isinstance(event, Op))
+    """Yield the number of the statement that each operation on tensors belongs to. Setting an attribute, such as a
+    gradient, is none."""
+    ops = ((number, event) for number, event in _placed(trace, file, spans) if isinstance(event, Op))
+    return (number for number, op in ops if not op.name.endswith(".__set__"))
 
 
 def _narrowest(trace: Trace, file: str, spans: Sequence[Span], first: int, later: Iterable[int]) -> int:

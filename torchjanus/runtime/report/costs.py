@@ -73,7 +73,7 @@ def _parts(explained: Explained, eager: float) -> Iterator[Cost]:
         if part.why and part.share:
             first = part.refusals[0] if part.refusals else None
             code, remedy = (first.reason, first.remedy) if first else ("", "")
-            what = f"{part.label} is Python's: {part.why}"
+            what = f"Python makes {part.label}: {part.why}"
             yield Cost(what, part.place, code, remedy, part.calls, part.share * eager, each=True)
 
 

@@ -57,6 +57,8 @@ def _summary(explained: Explained) -> Iterator[tuple[str, str]]:
         graphs = ", ".join(f"{count(one.nodes, 'operation')} ({one.executor})" for one in explained.entries[:3])
         more = ", ..." if len(explained.entries) > 3 else ""
         yield "graphs", f"{len(explained.entries)} in use, {counts.compiles} made: {graphs}{more}"
+    if (cut := next((event for event in reversed(explained.events) if event.kind == "cut"), None)) is not None:
+        yield "cut", f"{_short(cut.place)}  {cut.text}"
     if by_graph := [part for part in explained.parts if part.served and not part.why]:
         parts = ", ".join(f"{_short(part.place)} {part.label} ({part.share:.0%})" for part in by_graph[:4])
         yield "parts", f"by graphs: {parts}{', ...' if len(by_graph) > 4 else ''}"

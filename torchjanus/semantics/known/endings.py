@@ -74,6 +74,8 @@ def _ends(value: Any, strictly: bool) -> str:
     known = is_trusted_class(kind) or issubclass(kind, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer))
     for reference in weakref.getweakrefs(value):
         callback = reference.__callback__
+        if callback is not None and _module_of(callback).startswith("torchjanus."):
+            continue  # of the record of a run
         if not known or (plain if callback is None else _is_programs(callback)):
             return "to which there is a weak reference"
     return ""
@@ -92,5 +94,8 @@ def _is_closed(file: Any) -> bool:
 def _is_programs(callback: Any) -> bool:
     """Whether the callback of a weak reference may do what the program sees. Those of weak tables, which are mostly
     those of libraries, do not."""
-    module = getattr(callback, "__module__", None) or module_of(type(callback))
-    return type(callback) is weakref.finalize or not is_trusted_module(module)
+    return type(callback) is weakref.finalize or not is_trusted_module(_module_of(callback))
+
+
+def _module_of(callback: Any) -> str:
+    return str(getattr(callback, "__module__", None) or module_of(type(callback)))

@@ -185,6 +185,8 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         self, reason: str, what: str, why: str, remedy: str = "", place: Place | None = None, of_lifetimes: bool = False
     ) -> None:
         """Record why no graph can be made of this run. The run itself continues."""
+        if self.ending and reason == "tensor-unknown-origin":
+            return  # the record has let go of it: that is no fault of the line, which may be in a part with a graph
         place = place or self.place
         refusal = Refusal(reason, what, why, remedy, place, _caller() if place.is_library else NOWHERE, of_lifetimes)
         if refusal not in self.trace.refusals:
