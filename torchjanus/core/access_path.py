@@ -7,7 +7,11 @@ two access paths are equal when they are the same path, whatever value is there.
 from __future__ import annotations
 
 import collections
+import datetime
+import decimal
+import fractions
 import types
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -26,6 +30,9 @@ RESULTS: Any = ("results of extern calls",)
 REGISTRIES = ("_parameters", "_buffers", "_modules")  # the dictionaries of a module
 _TORCH_VALUES = frozenset({"device", "dtype", "layout", "memory_format", "Size"})  # equal when their texts are equal
 _PLAIN = frozenset(map(id, (int, float, complex, str, bytes, bool, type(None))))
+# Values of these very classes are equal when their texts are equal.
+_SHOWN = frozenset(map(id, (range, datetime.date, datetime.timedelta, decimal.Decimal, fractions.Fraction, uuid.UUID)))
+_OF_TUPLES = ("__eq__", "__hash__", "__iter__")
 _CONTAINERS: tuple[type, ...] = (
     collections.OrderedDict, dict, list, tuple, set, frozenset, collections.deque
 )  # fmt: skip
@@ -99,7 +106,7 @@ def read_item(container: Any, key: Any) -> Any:
 
 
 def token_of(value: Any) -> Any:
-    """Return a hashable key: numbers and strings by type and value, all other objects by identity.
+    """Return a hashable key: numbers, strings, tuples and dates by type and value, all other objects by identity.
 
     An identity is meaningless once the object is gone: keep the object alive together with the token.
     """
@@ -112,8 +119,10 @@ def token_of(value: Any) -> Any:
     if type(value) is slice:
         return ("slice", token_of(value.start), token_of(value.stop), token_of(value.step))
     kind = type(value)
-    if (kind.__module__ == "torch" and kind.__name__ in _TORCH_VALUES) or kind is range:
+    if (kind.__module__ == "torch" and kind.__name__ in _TORCH_VALUES) or id(kind) in _SHOWN:
         return (kind.__name__, repr(value))
+    if isinstance(value, tuple) and all(type.__getattribute__(kind, n) is getattr(tuple, n) for n in _OF_TUPLES):
+        return ("tuple", id(kind), *(token_of(v) for v in value))  # a named tuple
     return ("id", id(value))
 
 

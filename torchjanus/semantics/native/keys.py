@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import enum
+import fractions
 import operator
 import pathlib
 import types
@@ -17,8 +18,8 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.containers.shadows import Shadows
 from torchjanus.semantics.known.details import tuple_like
-from torchjanus.semantics.known.foreign import is_foreign_object, is_numpy_scalar
-from torchjanus.semantics.known.trusted import is_trusted_class
+from torchjanus.semantics.known.foreign import is_numpy_scalar
+from torchjanus.semantics.known.trusted import is_settled, is_trusted_class
 from torchjanus.semantics.native.class_namespaces import ClassNamespaces
 from torchjanus.semantics.native.identities import as_key, held_as_key, hold_identity, varying_object
 from torchjanus.semantics.native.watch_hooks import WatchHooks
@@ -30,7 +31,15 @@ from torchjanus.trace.values import Read, Traced, TracedFloat, TracedObject
 __all__ = ["NativeKeys"]
 
 # Objects of these classes are equal if their texts are.
-_SHOWN = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, pathlib.PurePath, uuid.UUID)
+_SHOWN = (
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    decimal.Decimal,
+    fractions.Fraction,
+    pathlib.PurePath,
+    uuid.UUID,
+)
 
 
 class NativeKeys(ABC):
@@ -57,6 +66,10 @@ class NativeKeys(ABC):
     @abstractmethod
     def extreme(self, fn: Any, values: list[Any], key: Any) -> Any:
         """Return ``min`` or ``max`` by a key, of at least one value."""
+
+    @abstractmethod
+    def expose(self, value: Any, *, pin: bool = True) -> None:
+        """Read a whole container, since native code is about to do so. ``pin``: hold the numbers in it constant."""
 
     @abstractmethod
     def hold_hash(self, value: Any) -> None:
@@ -93,11 +106,24 @@ class NativeKeys(ABC):
             return value
         if (access_path := varying_object(self.recording, value)) is not None:
             return TracedObject(self.key(value, why), Read(access_path))
+        self.read_parts(value)
         hold_identity(self.recording, value)
         return self.key(value, why)
 
+    def read_parts(self, value: Any) -> None:
+        """Read the elements of a tuple or frozen set from before the call, by which native code hashes and compares
+        it. One that is a key of a container from before the call is constant: the keys of that are assumed."""
+        if isinstance(value, tuple | frozenset):
+            access_path = self.recording.owner(value)
+            if access_path is not None and access_path.step is not Step.CONST:
+                self.expose(value)
+            elif access_path is None and isinstance(value, tuple):
+                for part in value:
+                    self.read_parts(part)
+
     def key(self, value: Any, why: str = "used as a key") -> Any:
         """Return a key for the heap, without traced numbers. Refuse the trace if its hash or equality is not known."""
+        self.read_parts(value)
         if isinstance(value, tuple):
             parts = tuple(self.key(part, why) for part in value)
             same = all(new is old for new, old in zip(parts, value, strict=True))
@@ -128,13 +154,15 @@ class NativeKeys(ABC):
         return set(keys) if is_set else keys
 
     def hold_key(self, value: Any, why: str = "used as a key") -> None:
-        """Assume what the foreign objects are equal to in a key that native code hashes and compares."""
+        """Assume what objects are equal to in a key that native code hashes and compares: that it is this very object,
+        where nothing else is known of its class."""
+        self.read_parts(value)
         if isinstance(value, tuple):
             for part in value:
                 self.hold_key(part, why)
             return
         access_path = self.recording.owner(value)
-        if access_path is None or held_as_key(self.recording, value) or not is_foreign_object(value, False):
+        if access_path is None or held_as_key(self.recording, value) or _is_known(value):
             return
         if is_numpy_scalar(value):
             self.recording.pin(value, why)
@@ -156,6 +184,13 @@ class NativeKeys(ABC):
             for key in list(container):
                 self.hold_key(key)
         return container
+
+
+def _is_known(value: Any) -> bool:
+    """Whether reading it, or its elements, or watching its own methods has assumed what the value is equal to."""
+    if isinstance(value, frozenset) or (callable(value) and is_settled(value)):
+        return True
+    return _hashed_by_python(type(value))
 
 
 def _hashed_by_python(cls: type) -> bool:
