@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from torchjanus.graph.operators.stand_ins import OF_NUMBERS, numbers_in, of_layers, rounding, stand_in, tensor_given
+from torchjanus.graph.operators.stand_ins import OF_NUMBERS, of_layers, rounding, stand_in, tensor_given
 
 
 def same(one: Any, other: Any) -> None:
@@ -57,11 +57,6 @@ def test_a_number_may_be_a_tensor_and_gets_no_gradient() -> None:
 def test_a_list_that_is_ragged_raises() -> None:
     with pytest.raises((ValueError, RuntimeError)):
         tensor_given([[torch.tensor(1.0)], [torch.tensor(1.0), torch.tensor(2.0)]])
-
-
-def test_numbers_in_lists_however_deep() -> None:
-    assert list(numbers_in([1, (2, [3]), []])) == [1, 2, 3]
-    assert list(numbers_in(4)) == [4]
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0)])
