@@ -1,4 +1,4 @@
-"""torch's own functions in the place of operators: only where they make the very same call."""
+"""torch's own functions in place of operators: only where they make the very same call."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_an_entry_with_a_relaxation(capsys: Any) -> None:
         "small  (F:0)",
         "  6 calls: 3 speculated, 3 watched, 0 imperative; 1 missed, 0 violated, 0 refused; 2 compiles, 1 entries",
     ]
-    assert "    numbers taken anew at each call: STATE.scale" in text
+    assert "    numbers read at each call: STATE.scale" in text
     at = text.index("      F:1")
     assert "        STATE.scale is of type float" in text[at:]
     assert text[text.index("    made at commit:") + 1].startswith("      F:2  extern print('sum', ")

@@ -157,7 +157,7 @@ def test_what_differs_is_logged(
     path, _ = saved
     monkeypatch.setattr(torch, "__version__", "9.9")
     torchjanus.load(path, programs.train_step)
-    assert "was saved with another PyTorch: graphs are made anew" in caplog.text
+    assert "was saved with another PyTorch: graphs are made again" in caplog.text
 
 
 def test_there_is_nothing_to_save_without_graphs_or_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

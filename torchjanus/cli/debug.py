@@ -25,7 +25,7 @@ NAMES = (*STAGES, *dict.fromkeys(one.name for passes in PASSES for one in passes
 def debug_command(
     script: str | None, arguments: Sequence[str], function: str | None, only: str | None, listed: bool, executor: str
 ) -> int:
-    """Run the script and print what became of its steps to standard output; the exit code."""
+    """Run the script and print the outcome of its steps to standard output. Return the exit code."""
     if listed:
         print(passes_table(), end="")
         return 0

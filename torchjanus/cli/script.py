@@ -1,5 +1,5 @@
 """Runs a script as ``python SCRIPT ARGS...`` would, or a module as ``python -m MODULE ARGS...``. It does not know
-speculation: whoever calls it says how source is compiled."""
+speculation: the caller decides how source is compiled."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ def show_status() -> bool:
     """Print such lines from now on, if TORCHJANUS_STATUS is 1, or standard error is a terminal. Returns whether."""
     given = STATUS.given
     shown = given == "1" or (given != "0" and sys.stderr is not None and sys.stderr.isatty())
-    if shown and _tell not in LISTENERS:
-        LISTENERS.append(_tell)
+    if shown and _show_event not in LISTENERS:
+        LISTENERS.append(_show_event)
     return shown
 
 
-def _tell(name: str, kind: str, text: str, place: Place) -> None:
+def _show_event(name: str, kind: str, text: str, place: Place) -> None:
     if kind not in _SHOWN:
         return
     where = f"{os.path.basename(place.file)}:{place.line}: " if place.line else ""

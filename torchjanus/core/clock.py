@@ -80,7 +80,7 @@ def undelayed() -> float:
 
 
 def _forget() -> None:
-    """In a fork: the file tells of the parent's thread."""
+    """In a fork: the file is that of the parent's thread."""
     _THREAD.__init__()  # type: ignore[misc]
 
 

@@ -16,7 +16,7 @@ __all__ = ["uncollected"]
 @contextlib.contextmanager
 def uncollected(*, kept: bool = False, garbage: bool = True) -> Iterator[None]:
     """Disable the collector, while no code of the program runs. ``kept``: objects made in here, or just before, live
-    long; ``garbage``: some of them are cycles that nobody uses any more. (To look for those takes a twentieth of a
+    long; ``garbage``: some of them are cycles that nothing uses any more. (To look for those takes a twentieth of a
     second after a large import.)"""
     was = gc.isenabled()
     gc.disable()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["apart", "is_compiling", "leave_alone", "skipped"]
+__all__ = ["call_uncompiled", "is_compiling", "leave_alone", "skipped"]
 
 _frames: Any = torch._C._dynamo.eval_frame  # written in C, and present without Dynamo
 # The callback that decides whether to compile a frame; None where nothing is compiled in this thread.
@@ -38,7 +38,7 @@ def skipped(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def apart(function: Callable[..., Any], *args: Any) -> Any:
+def call_uncompiled(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function without compiling its frame, or frames of functions that it calls."""
     before = _frames.set_eval_frame(None)
     try:

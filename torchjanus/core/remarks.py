@@ -85,7 +85,7 @@ def collected() -> Iterator[Remarks]:
 
 
 def remark(place: Place, reason: str, detail: str = "") -> None:
-    """Remember why what is written at ``place`` is not optimised, for whoever collects that; nobody need do so."""
+    """Record why the code at ``place`` is not optimised. Has no effect unless remarks are being collected."""
     remarks = _collector.get()
     if remarks is not None:
         remarks.note(place, reason, detail)

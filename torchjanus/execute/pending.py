@@ -33,7 +33,7 @@ def violated_before(lowered: Lowered, error: BaseException) -> Violated | None:
     step = error.__traceback__
     while step is not None and not step.tb_frame.f_code.co_filename.startswith(_REPLAYED):
         step = step.tb_next
-    results: Any = next(iter(reversed(lowered.graph.graph.nodes))).args[0]
+    results: Any = lowered.graph.graph.output_node().args[0]
     flags = flags_of(results[lowered.flags])
     if step is None or flags is None:
         return None

@@ -1,6 +1,6 @@
 """Assumptions on tensors: what the tensor at an access path is like, and which tensors share no memory.
 
-See ``assumption`` for what assumptions are. ``Memory``, ``apart`` and ``distinct`` compare addresses of storages.
+See ``assumption`` for what assumptions are. ``Memory``, ``are_disjoint`` and ``distinct`` compare addresses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.host.assumption import Args, Assumption, AtAccessPath, Kwargs
 from torchjanus.host.checks import BROKEN
 
-__all__ = ["Distinct", "Memory", "TensorKind", "apart", "distinct"]
+__all__ = ["Distinct", "Memory", "TensorKind", "are_disjoint", "distinct"]
 
 
 # The fields of ``TensorKind.describe``, without those that the short form of a tensor shows.
@@ -99,7 +99,7 @@ class Distinct(Assumption):
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         fresh = [tensor for o in self.fresh for tensor in _read_of(o, args, kwargs)]
         held = Memory(self.pinned)
-        alone = not any(held.holds(t.data_ptr()) for t in fresh) and apart(fresh, self.moving)
+        alone = not any(held.holds(t.data_ptr()) for t in fresh) and are_disjoint(fresh, self.moving)
         return alone and (not self.mutually or distinct(fresh))
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class Memory:
         return place >= 0 and address < self.ends[place]
 
 
-def apart(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
+def are_disjoint(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
     """Whether none of ``some`` shares memory with one of ``others``."""
     memory = {t.untyped_storage().data_ptr() for t in others}
     return memory.isdisjoint(t.untyped_storage().data_ptr() for t in some)

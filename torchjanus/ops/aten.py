@@ -151,7 +151,7 @@ _BY_HAND: dict[str, frozenset[str]] = {
             reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward replication_pad1d_backward
             replication_pad2d_backward replication_pad3d replication_pad3d_backward smooth_l1_loss_backward
             special_xlog1py xlogy""",
-        # Functionalisation puts it in the place of a change through a view.
+        # Functionalisation puts it in place of a change through a view.
         "writes_back": """clone copy copy_ view slice_scatter select_scatter diagonal_scatter as_strided_scatter
             as_strided expand slice select squeeze unsqueeze transpose permute t empty_strided empty_like
             new_empty_strided alias reshape fill full_like _to_copy sym_size sym_numel sym_stride""",

@@ -26,7 +26,7 @@ _ACTING = frozenset(
     aten::_debug_has_internal_overlap aten::_test_serialization_subcmul aten::_propagate_xla_data
     aten::_backward""".split()
 )
-# Where torch itself puts functions of Python's in the place of its own kernels, as ``torch.library`` names them. Those
+# Where torch itself puts functions of Python's in place of its own kernels, as ``torch.library`` names them. Those
 # of its registry (from PyTorch 2.14 on) depend on the libraries that are installed, and are found there.
 _TORCH_OVERRIDES = frozenset(
     """aten/_foreach_mm/CUDA aten/linalg_lu_solve.out/MPS
@@ -51,7 +51,7 @@ def operator_name(operator: Any) -> str:
 
 
 def foreign_overrides() -> set[str]:
-    """Return where others have put functions of Python's in the place of kernels of torch's own operators, as
+    """Return where others have put functions of Python's in place of kernels of torch's own operators, as
     ``torch.library`` names it: ``aten/mul.Tensor/CPU``. Those for tensors without data are left out."""
     found = {key for key in torch.library._impls if key.startswith("aten/") and not key.endswith("/Meta")}
     registry = vars(sys.modules.get(_REGISTRY, sys))

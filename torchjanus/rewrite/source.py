@@ -230,7 +230,7 @@ def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
 
 
 def filled(code: CodeType, objects: Mapping[str, Any]) -> CodeType:
-    """Return the code, inner code included, with objects in the place of the constants that name them."""
+    """Return the code, inner code included, with objects in place of the constants that name them."""
     constants = (
         filled(value, objects) if isinstance(value, CodeType)
         else objects.get(value, value) if type(value) is str else value

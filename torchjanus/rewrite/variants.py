@@ -2,7 +2,7 @@
 
 At a chosen call site the object is asked what to call: ``f(x)`` becomes ``site(f)(x)``. A chosen run of statements
 becomes a call with the variables that the run reads, and gives those that are live after it: ``y, = run(x)``. A variant
-has the function's name, variables, lines and positions. Nothing else is changed, and nobody else sees it.
+has the function's name, variables, lines and positions. Nothing else is changed, and no other code sees it.
 """
 
 from __future__ import annotations

@@ -32,11 +32,11 @@ def load(
 
     Numbers and sizes that varied there are inputs from the first graph on. A graph that is in the file is made of one
     watched call, and neither lowered nor compiled again. What does not fit (versions, settings, the processor, another
-    program) is made anew, as without the file; the log says what differs. All assumptions are made and checked anew,
+    program) is made again, as without the file; the log says what differs. All assumptions are made and checked again,
     and compiled code is tried against replay on a call before it is used.
 
-    The file holds native code. It is read where ``digest`` is what ``save`` returned, or where nobody but you could
-    have written to it. ``options``: see speculate. Raises Unsupported where the file may not be trusted, is none, or
+    The file holds native code. It is read where ``digest`` is what ``save`` returned, or where only you could have
+    written to it. ``options``: see speculate. Raises Unsupported where the file may not be trusted, is none, or
     where there is no store (TORCHJANUS_CACHE) to put its graphs into.
     """
     saved = read_step(Path(path), digest)
@@ -46,7 +46,7 @@ def load(
     here = surroundings()
     other = [name for name in here if saved.environment.get(name) != here[name]]
     if other:
-        log.warning("%s was saved with another %s: graphs are made anew", path, ", ".join(other))
+        log.warning("%s was saved with another %s: graphs are made again", path, ", ".join(other))
     for key, payload in saved.entries.items():
         if store.read(key) is None:
             store.write(key, payload)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from torchjanus.core.dynamo import apart, is_compiling, skipped
+from torchjanus.core.dynamo import call_uncompiled, is_compiling, skipped
 from torchjanus.core.errors import Refusal, Unsupported
 from torchjanus.core.remarks import Remark
 from torchjanus.execute.compiled.duty_cycle import DUTY
@@ -119,7 +119,7 @@ class Speculated(Generic[P, R]):
             if in_force.is_eager and current() is None:
                 return part.natively(self.fn, args, kwargs)  # type: ignore[no-any-return]
             if is_compiling() is not None:  # by torch.compile: it would compile the program while that is watched
-                return apart(part.call, args, kwargs)  # type: ignore[no-any-return]
+                return call_uncompiled(part.call, args, kwargs)  # type: ignore[no-any-return]
             if ACTIVE.calls:  # part of a call that is co-executed
                 return part.natively(self.fn, args, kwargs)  # type: ignore[no-any-return]
             if self._coexecution is not None:
@@ -195,7 +195,7 @@ class Speculated(Generic[P, R]):
             return False
         return not is_installed(target.__code__.co_filename)
 
-    # -- what it tells of itself ----------------------------------------------------------------------------------
+    # -- what it reports ------------------------------------------------------------------------------------------
 
     @property
     def _learning(self) -> Learning:
@@ -225,7 +225,7 @@ class Speculated(Generic[P, R]):
 
     @property
     def coexecution(self) -> CoexecutionReport | None:
-        """What came of co-execution; None where it was neither asked for nor tried."""
+        """The outcome of co-execution; None where it was neither asked for nor tried."""
         if self._coexecution is not None:
             return self._coexecution.report()
         found = None if self._contest is None else self._contest.coexecution.report()
@@ -266,7 +266,7 @@ class Speculated(Generic[P, R]):
 
     @property
     def pass_log(self) -> PassLog | None:
-        """What its passes gave, where anybody has asked for that."""
+        """The log of its passes; None unless it was asked for."""
         return self._learning.passes
 
     @property

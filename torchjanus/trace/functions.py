@@ -1,6 +1,6 @@
 """Functions of torchjanus's own that a watched run records as operations, in place of what the program called.
 
-Each does what it says where nobody knows more of it; lowering puts operators in the place of some.
+Each is an ordinary function. Lowering replaces some of them by operators.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ ResultLayout = Layout | bool | None
 
 
 def number_of(leaf: Any) -> Any:
-    """Return a number in the place of a symbolic one: its hint, None if it has none; other leaves as they are."""
+    """Return a number in place of a symbolic one: its hint, None if it has none; other leaves as they are."""
     if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
         return leaf.node.hint if leaf.node.has_hint() else None
     return leaf

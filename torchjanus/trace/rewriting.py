@@ -1,6 +1,6 @@
-"""Writing a run anew with other tensor numbers and positions: what is common to all such rewritings of traces.
+"""The base of all rewritings of traces: a run with other tensor numbers and other positions of events.
 
-Knows nothing of why a run is written anew.
+Knows nothing of why a run is rewritten.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TraceRewriter:
             self._applied[id(expr)] = Apply(expr.func, args)
         return self._applied[id(expr)]
 
-    def anew(self) -> None:
+    def restart(self) -> None:
         """Forget the expressions made so far, before the run is rewritten once more."""
         self._applied = {}
 
@@ -182,7 +182,7 @@ class TraceRewriter:
     ) -> tuple[list[Any], list[int], list[int]]:
         """Return the events of the new run, and two tables by position in the old run (its end included): where what is
         inserted before the event begins, and where the event itself begins. ``step(position, event, after)`` returns
-        the events in the place of one, ``ahead(position)`` those that are inserted before it."""
+        the events in place of one, ``ahead(position)`` those that are inserted before it."""
         events: list[Any] = []
         inserted: list[int] = []
         begins: list[int] = []

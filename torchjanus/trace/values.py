@@ -1,8 +1,8 @@
 """Traced numbers and texts: Python values with the expression that computes them. Knows nothing of torch.
 
 A traced value is a subclass of int, float or str with its real value, so any code can use it. Its expression ranges
-over heap reads and fetches from tensors. Code that does not know traced values drops the expression: whoever passes one
-to such code must specialise on its value first (``pin``).
+over heap reads and fetches from tensors. Code that does not know traced values drops the expression, so
+a value must be specialised on (``pin``) before it is passed to such code.
 """
 
 from __future__ import annotations

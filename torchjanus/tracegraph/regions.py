@@ -2,7 +2,7 @@
 
 Fed with the entries of an outline. A site says by its path which regions enclose it: what is open and not in the path
 has ended, what is in the path and not open begins. Code that is resumed within another function (a generator) opens no
-region: its nodes stand in the block of whoever resumes it.
+region: its nodes are in the block of the function that resumes it.
 """
 
 from __future__ import annotations

@@ -133,12 +133,12 @@ def test_that_something_has_passed_its_trial_is_kept_for_those_who_open_the_fold
     private = tmp_path / "cache"
     private.mkdir(mode=0o700)
     first, other = (store.Verdict(store.Store(private), key) for key in ("a", "b"))
-    assert not first.said()
+    assert not first.kept()
     for word in ("passed", "leads", "trails"):
         first.keep(word)
-        assert store.Verdict(store.Store(private), "a").said() == word and not other.said()
+        assert store.Verdict(store.Store(private), "a").kept() == word and not other.kept()
     first.keep("hearsay")
-    assert not first.said()
+    assert not first.kept()
 
 
 PROGRAM = """

@@ -244,7 +244,7 @@ def test_a_capture_that_fails_is_a_call_by_replay() -> None:
 
 
 def test_an_artifact_is_captured_as_it_is() -> None:
-    """By calls of ATen in the place of kernels, which cannot be recorded."""
+    """By calls of ATen in place of kernels, which cannot be recorded."""
 
     class Artifact:
         def __init__(self, lowered: Lowered) -> None:

@@ -186,7 +186,7 @@ def within{n}(v):
 
 
 def generators(c: Choices, n: int) -> Piece:
-    """Generators and iterators held across calls, or made anew."""
+    """Generators and iterators held across calls, or made again."""
     text = f"""
 def feed{n}(limit):
     number = 0

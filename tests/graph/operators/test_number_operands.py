@@ -1,4 +1,4 @@
-"""Operations with a tensor in the place of a number: they give what the number gives, to the last bit."""
+"""Operations with a tensor in place of a number: they give what the number gives, to the last bit."""
 
 import pytest
 import torch

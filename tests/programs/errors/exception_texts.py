@@ -1,4 +1,4 @@
-"""Exception texts with numbers and tensors: they are made anew at each call."""
+"""Exception texts with numbers and tensors: they are made again at each call."""
 
 import logging
 import warnings

@@ -378,7 +378,7 @@ def new_parameter_has_a_gradient():
 
 @program(refused="a new Linear leaves the step")
 def head_replaced_by_new_module():
-    """As when classes are added: the head is made anew, its old rows are kept."""
+    """As when classes are added: the head is made again, its old rows are kept."""
     model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
     _, calls = codes()
 

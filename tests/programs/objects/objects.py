@@ -1,4 +1,4 @@
-"""New objects made in the step: what is returned or stored is made anew at each call, with real values."""
+"""New objects made in the step: what is returned or stored is made again at each call, with real values."""
 
 import collections
 import copy

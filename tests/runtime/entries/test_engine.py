@@ -27,7 +27,7 @@ class Noted:
     def __init__(self, word: str = "") -> None:
         self.word = word
 
-    def said(self) -> str:
+    def kept(self) -> str:
         return self.word
 
     def keep(self, word: str) -> None:
@@ -176,9 +176,9 @@ def test_what_has_agreed_in_an_earlier_run_is_tried_once(fake: type[Fake]) -> No
     fake.kept, fake.verdict = True, verdict
     made = Step("inductor")
     made.calls(5)
-    assert made.engine.current == "replay, inductor on trial" and not verdict.said()
+    assert made.engine.current == "replay, inductor on trial" and not verdict.kept()
     made.calls(2)
-    assert made.engine.current == "fake" and verdict.said() == "passed"
+    assert made.engine.current == "fake" and verdict.kept() == "passed"
     again = Step("inductor")
     losses = again.calls(4)
     assert again.engine.current == "fake"
@@ -230,10 +230,10 @@ def test_a_clear_lead_is_measured_once_and_a_near_one_in_each_run(
     with monkeypatch.context() as within:
         within.setattr(race, "LEAD", 1e6)
         train(1 + 3 + 12)
-        assert verdict.said() == "passed"
+        assert verdict.kept() == "passed"
         assert any(note.startswith("fastest by measure") for note in train(1 + 1 + 12).engine.notes)
     train(1 + 1 + 12)
-    assert verdict.said() == "leads"
+    assert verdict.kept() == "leads"
     once = train(1 + 1)
     assert once.engine.current == "fake"
     assert once.engine.notes[-1] == "faster than replay by what an earlier run has measured"
@@ -307,11 +307,11 @@ def test_where_calls_are_long_a_trial_ends_when_the_candidate_is_seen_to_be_no_f
 ) -> None:
     clock.fake, fake.verdict = 1.0, Noted()
     made = tried(1 + 2 * (1 + 6) + 1)
-    assert (made.engine.current, fake.runs, fake.verdict.said()) == ("replay", 3, "passed")
+    assert (made.engine.current, fake.runs, fake.verdict.kept()) == ("replay", 3, "passed")
     assert made.engine.notes[-1] == "fastest on trial: replay (replay 1000000 us, fake 1000000 us)"
     clock.fake = 1.3
     assert tried(26).engine.current == "replay"
-    assert fake.verdict.said() == "trails"
+    assert fake.verdict.kept() == "trails"
     fake.kept, fake.runs = True, 0
     again = tried(4)
     assert (again.engine.current, fake.runs) == ("replay", 0)
@@ -321,7 +321,7 @@ def test_where_calls_are_long_a_trial_ends_when_the_candidate_is_seen_to_be_no_f
 def test_where_calls_are_long_a_clear_lead_on_trial_needs_no_race(fake: type[Fake], clock: Clock) -> None:
     clock.fake, fake.verdict = 0.5, Noted()
     made = tried(20)
-    assert made.engine.current == "fake" and fake.verdict.said() == "leads"
+    assert made.engine.current == "fake" and fake.verdict.kept() == "leads"
     assert made.engine.notes[-1] == "fastest on trial: fake (replay 1000000 us, fake 500000 us)"
 
 
@@ -333,7 +333,7 @@ def test_where_calls_are_long_a_near_race_is_shorter_by_what_the_trial_has_timed
     assert made.engine.trying
     runs = fake.runs
     made.calls(8, first=23)
-    assert (made.engine.current, fake.verdict.said()) == ("fake", "passed")
+    assert (made.engine.current, fake.verdict.kept()) == ("fake", "passed")
     assert made.engine.notes[-1].startswith("fastest by measure: fake (")
     assert runs < 3 + 4
 

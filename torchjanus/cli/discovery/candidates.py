@@ -182,18 +182,18 @@ def _block_of(loop: Loop, inner: Sequence[Candidate]) -> Block:
             return block
         others += [one for one in block.body if one is not found]
         inside = {id(node) for one in found.body for node in ast.walk(one)}
-        if not parts <= inside or not _trains(_with_closures(found.body)) or _goes_on(found.body):
+        if not parts <= inside or not _trains(_with_closures(found.body)) or _has_continue(found.body):
             return block
         if bound(others) & frozenset().union(*(read_by(one) for one in found.body)):
             return block
         block = found
 
 
-def _goes_on(nodes: Sequence[ast.AST]) -> bool:
+def _has_continue(nodes: Sequence[ast.AST]) -> bool:
     """Whether the nodes hold a ``continue`` of a loop around them."""
     return any(
         isinstance(node, ast.Continue)
-        or (not isinstance(node, ast.For | ast.While) and _goes_on([*ast.iter_child_nodes(node)]))
+        or (not isinstance(node, ast.For | ast.While) and _has_continue([*ast.iter_child_nodes(node)]))
         for node in nodes
     )
 

@@ -212,8 +212,8 @@ def _compiled_with(
 
 
 def _adopt_old(code: CodeType, places: dict[tuple[int, str], list[Found]]) -> bool:
-    """Give functions that call steps, or note loops, their definition without that, for whoever rewrites them: their
-    code is not what the file says. Returns whether there are any in ``code``."""
+    """Give functions that call steps, or note loops, their original definition, for rewriting: their code is not what
+    the file says. Returns whether there are any in ``code``."""
     inner = [_adopt_old(value, places) for value in code.co_consts if isinstance(value, CodeType)]
     calls = any(inner) or any(isinstance(value, Step | NotedLoop) for value in code.co_consts)
     known = places.get((code.co_firstlineno, code.co_name))

@@ -128,7 +128,7 @@ def _samples(dataset: Any, data: Any) -> int | None:
 @dataclass(frozen=True, slots=True)
 class _Call:
     """A call in a module. ``loops``: those around it in its function, the outermost first, within the innermost
-    ``while`` or ``if``; ``open``: whether there is one: nobody knows how often its body runs."""
+    ``while`` or ``if``; ``open``: whether there is one, so that it is not known how often its body runs."""
 
     name: str
     scope: Scope

@@ -24,7 +24,7 @@ class NotOutlined(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outlined:
-    """A step as a function. ``body``: what stands in the place of the candidate's statements.
+    """A step as a function. ``body``: what stands in place of the candidate's statements.
 
     ``function``: its definition, named after the function around it.
     """

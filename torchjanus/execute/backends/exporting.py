@@ -256,7 +256,7 @@ class _Running:
         if isinstance(value, Tensor):
             dtype = value.dtype if isinstance(wanted, TensorType) else DTYPES[wanted]
             return value.to(dtype).clone(memory_format=torch.contiguous_format)
-        if value is Unbound or value is None:  # nobody looks at it: what would is refused
+        if value is Unbound or value is None:  # it is never read: a read is refused
             sizes: tuple[Any, ...] = wanted.sizes if isinstance(wanted, TensorType) else ()
             if not all(isinstance(size, int) for size in sizes):
                 raise Unsupported("a tensor of unknown sizes that is set one way only cannot be exported")

@@ -1,7 +1,7 @@
 """Runs a staged graph node by node, by calls of torch: so autograd sees what eager would show it.
 
 A graph is turned into Python closures once. They know the program's values by the numbers of the graph. If there is a
-back end for pieces of the graph, a block is run node by node once, then with its pieces in the place of their nodes.
+back end for pieces of the graph, a block is run node by node once, then with its pieces in place of their nodes.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class _Closures:
         return run
 
     def in_pieces(self, block: Block, steps: list[Step]) -> list[Step]:
-        """Return the steps of a block with its pieces in the place of their nodes. ``steps``: of each node."""
+        """Return the steps of a block with its pieces in place of their nodes. ``steps``: of each node."""
         known = dict(zip(map(id, block.nodes), steps, strict=True))
         parts = pieces_of(self.graph, block, self.used, self.nested)
         return [self.piece(one) if isinstance(one, Piece) else known[id(one)] for one in parts]

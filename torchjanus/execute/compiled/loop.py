@@ -107,12 +107,12 @@ def _writing(block: Block, added: frozenset[int]) -> PreparedBlock:
         else:
             examples.append(torch.empty_strided(like.size(), like.stride(), dtype=like.dtype))
     program = Program(tuple(Input(e, False, True) for e in examples), (), (), (), (), (), ())
-    count = len(next(node for node in reversed(block.graph.graph.nodes) if node.op == "output").args[0])
+    count = len(block.graph.graph.output_node().args[0])  # type: ignore[arg-type]
     size = len(block.graph.graph.nodes)
     lowered = Lowered(program, block.graph, count, (), (), (), (), {}, {}, False, torch.get_default_dtype(), size)
     prepared = prepare(lowered)
     graph = prepared.graph.graph
-    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    output: Any = graph.output_node()
     dropped = dict(prepared.copies)
     given = iter(output.args[0])
     found: list[Any] = []

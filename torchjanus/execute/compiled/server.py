@@ -102,8 +102,8 @@ class Importing:
         return 0 if self.server.imported.is_set() else None
 
     def _send(self, number: int) -> None:
-        # Until its end is noted, nobody has waited for it: the number is its own. Once it has imported all, it is not
-        # stopped any more, but it may have been before.
+        # Until its end is noted, it has not been waited for, so the process id is still its own. Once it has imported
+        # all, it is not stopped any more, but it may have been before.
         if self.server.alive and (number == signal.SIGCONT or not self.server.imported.is_set()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.server.process, number)
@@ -279,7 +279,7 @@ def fork(module: str, folder: str, environment: Mapping[str, str]) -> Forked | N
     """Return a child of the server that runs ``module.main(folder, parent)``; None if it is to be started otherwise."""
     if module not in PRELOADED or not hasattr(os, "fork") or not hasattr(os, "killpg"):
         return None
-    with _starting:  # nobody ends the server meanwhile
+    with _starting:  # no other thread ends the server during this
         server = _started(_process_of_its_own)
         if server.settings != _settings():
             return None

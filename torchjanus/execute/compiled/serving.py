@@ -179,7 +179,7 @@ def _child(order: dict[str, Any]) -> None:
             os.dup2(new, old)
         _set_environment({**order["environment"], "TMPDIR": order["folder"]})
         sys.path[:] = order["path"]
-        tempfile.tempdir = None  # found anew
+        tempfile.tempdir = None  # found again
         importlib.import_module(order["module"]).main(Path(order["folder"]), os.getppid())
         code = 0
     except SystemExit as request:

@@ -1,8 +1,8 @@
 """Stores compiled artifacts on disk, so that a second run of a program need not compile them again.
 
 The key of an artifact covers all that it depends on: the graph's text, its inputs' geometry, the compiler's settings,
-PyTorch, Python and the processor. The folder belongs to the user and nobody else can write to it, since its contents
-are code that is going to be run. The files are diskcache's, which writes atomically, evicts the least recently used,
+PyTorch, Python and the processor. The folder belongs to the user and no other user can write to it, since its contents
+are code that will be run. The files are diskcache's, which writes atomically, evicts the least recently used,
 and supports several processes at once. This module does not know who compiles.
 """
 
@@ -43,7 +43,7 @@ log = logger("store")
 VARIABLE = CACHE.name  # names the folder; empty: artifacts are not kept
 MOST_BYTES = 2 << 30
 _LAYOUT = 3  # version of the stored format
-_SAID = ("passed", "leads", "trails")
+_VERDICTS = ("passed", "leads", "trails")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +187,11 @@ class Verdict:
     store: Store
     key: str
 
-    def said(self) -> str:
+    def kept(self) -> str:
         """Return ``passed`` (the trial, in this run or an earlier one), ``leads`` (passed, and clearly faster than
         replay), ``trails`` (clearly slower, right or not) or "" where nothing is known."""
         found = self.store.read(self.key) or b""
-        return next((word for word in _SAID if word.encode() == found), "")
+        return next((word for word in _VERDICTS if word.encode() == found), "")
 
     def keep(self, word: str) -> None:
         """Store one of these words."""

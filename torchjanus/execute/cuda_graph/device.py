@@ -57,7 +57,7 @@ class Device(Protocol):
         ...
 
     def capture(self, work: Callable[[], T], pool: object) -> tuple[Captured, T]:
-        """Capture what ``work`` does, which is not done meanwhile. Returns it, and the result of ``work``: tensors
+        """Capture what ``work`` does, without doing it. Returns it, and the result of ``work``: tensors
         whose contents each launch writes anew. Raises RuntimeError where something cannot be captured."""
         ...
 

@@ -124,7 +124,7 @@ class CudaGraph:
         lowered, states = self.lowered, self._generators.save()
         with Ambience(lowered):
             capture.inputs.take(inputs)
-            self._tell(capture, slots)
+            self._write_numbers(capture, slots)
             capture.work.launch()
             try:
                 # All that is left is asked of the device before the host waits for the flags.
@@ -141,7 +141,7 @@ class CudaGraph:
                 raise Updating(error) from None
         return values
 
-    def _tell(self, capture: _Capture, slots: Numbers) -> None:
+    def _write_numbers(self, capture: _Capture, slots: Numbers) -> None:
         """Write the host's numbers to the device."""
         if capture.numbers:
             for target, source in zip(capture.numbers, self._body.pack(slots), strict=True):

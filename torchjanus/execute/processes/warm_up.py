@@ -1,7 +1,7 @@
 """Lowers a small training step, so that a process has imported and cached what lowering any program takes.
 
 PyTorch imports much of what tracing, partitioning and serialising need at the first use: seconds, which each process
-that lowers one program would spend anew. The server of children does it once, before it forks them. The program has an
+that lowers one program would spend again. The server of children does it once, before it forks them. The program has an
 element of each kind that lowering treats differently: a backward pass, a loop, an in-place update, a number that the
 host supplies. This module does not know who lowers what.
 """

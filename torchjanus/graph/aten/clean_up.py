@@ -129,7 +129,7 @@ def _replace(node: torch.fx.Node, value: Any) -> None:
 
 def _escaping(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Return the nodes whose memory an output may share: each such result must stay a distinct tensor."""
-    output = next(iter(reversed(graph.nodes)))
+    output: Any = graph.output_node()
     found: set[torch.fx.Node] = set()
     pending = [value for value in output.args[0] if isinstance(value, torch.fx.Node)]
     while pending:
@@ -163,7 +163,7 @@ def _drop_clones(graph: torch.fx.Graph) -> None:
 
 
 def _is_only_for(node: torch.fx.Node, user: torch.fx.Node) -> bool:
-    """Whether the node makes new memory, which nobody but ``user`` reads."""
+    """Whether the node makes new memory, which only ``user`` reads."""
     known = operator_of(node.target) if node.op == "call_function" else None
     return known is not None and [*node.users] == [user] and (known.new_memory or (known.pointwise and not known.draws))
 
@@ -179,7 +179,7 @@ def _is_read_otherwise(node: Any) -> bool:
 
 def protect_outside(graph: torch.fx.Graph) -> None:
     """Clone each result that would share memory with an input or a constant."""
-    output = next(iter(reversed(graph.nodes)))
+    output: Any = graph.output_node()
     results = []
     for value in output.args[0]:
         root = value

@@ -67,21 +67,22 @@ class _Split:
         self.values: list[Node] = list(nodes[-1].args[0])
         self.flags = self._flags()
         skipped = self._transfers()
-        self.there = {node for node in nodes if node.op != "output" and node not in skipped and self._is_there(node)}
-        self.here = [node for node in nodes if node.op == "call_function" and self._is_here(node, skipped)]
+        inner = [node for node in nodes if node.op != "output" and node not in skipped]
+        self.on_device = {node for node in inner if self._is_on_device(node)}
+        self.on_host = [node for node in nodes if node.op == "call_function" and self._is_on_host(node, skipped)]
         self.live: dict[Node, None] = {}
 
     def split(self) -> HostPart | None:
-        lowered, flags = self.lowered, [(flag in self.there) for flag in self.flags]
-        given = tuple(number for number, node in enumerate(self.inputs) if node in self.there)
-        if not self.here and len(given) == len(self.inputs) and all(flags):
+        lowered, flags = self.lowered, [(flag in self.on_device) for flag in self.flags]
+        given = tuple(number for number, node in enumerate(self.inputs) if node in self.on_device)
+        if not self.on_host and len(given) == len(self.inputs) and all(flags):
             return None
         device, placeholders = self._device_graph(given)
         fresh, updates = self.values[: lowered.fresh], self.values[lowered.updates :]
-        own = [value for value in fresh if value in self.there]
+        own = [value for value in fresh if value in self.on_device]
         pairs = [*zip(lowered.mutated, updates, strict=True)]
-        written = [(index, value) for index, value in pairs if self.inputs[index] in self.there]
-        stacked = [flag for flag in self.flags if flag in self.there]
+        written = [(index, value) for index, value in pairs if self.inputs[index] in self.on_device]
+        stacked = [flag for flag in self.flags if flag in self.on_device]
         graph = self._finish(device, placeholders, own, stacked, [value for _, value in written])
         position = {number: place for place, number in enumerate(given)}
         inputs = [replace(lowered.program.inputs[number], grad=None) for number in given]
@@ -92,16 +93,16 @@ class _Split:
             lowered, program=program, graph=graph, fresh=len(own), lent=len(given), sized=(), leaves=(), outputs=(),
             scratch=frozenset(),
             mutated=tuple(position[index] for index, _ in written), replaced=(), restored=(), uncounted=(),
-            requires_grad_set=(), random=any(is_random(node) for node in self.there),
+            requires_grad_set=(), random=any(is_random(node) for node in self.on_device),
             nodes=sum(node.op == "call_function" for node in graph.graph.nodes),
         )  # fmt: skip
-        host_fresh = [value for value in fresh if value not in self.there]
-        host_flags = [flag for flag in self.flags if flag not in self.there]
-        here = [(index, value) for index, value in pairs if self.inputs[index] not in self.there]
+        host_fresh = [value for value in fresh if value not in self.on_device]
+        host_flags = [flag for flag in self.flags if flag not in self.on_device]
+        here = [(index, value) for index, value in pairs if self.inputs[index] not in self.on_device]
         returned = [*host_fresh, *host_flags, *(value for _, value in here)]
         return HostPart(
-            self._host_graph(returned), part, given, len(self.live), _sides(fresh, self.there),
-            _sides(self.flags, self.there), tuple(index for index, _ in here),
+            self._host_graph(returned), part, given, len(self.live), _sides(fresh, self.on_device),
+            _sides(self.flags, self.on_device), tuple(index for index, _ in here),
         )  # fmt: skip
 
     # -- which node belongs where -----------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ class _Split:
                     break
         return found
 
-    def _is_there(self, node: Node) -> bool:
+    def _is_on_device(self, node: Node) -> bool:
         made = _tensors(node)
         if node.op == "get_attr" or not made or not any(map(self.held, made)):
             return False
@@ -138,10 +139,10 @@ class _Split:
         # An operation that brings a tensor of the host's to the device is made by the host.
         return not given or any(map(self.held, given))
 
-    def _is_here(self, node: Node, skipped: set[Node]) -> bool:
-        if node in skipped or node in self.there or not _tensors(node):
+    def _is_on_host(self, node: Node, skipped: set[Node]) -> bool:
+        if node in skipped or node in self.on_device or not _tensors(node):
             return False
-        if any(used in self.there and _tensors(used) for used in node.all_input_nodes):
+        if any(used in self.on_device and _tensors(used) for used in node.all_input_nodes):
             raise _refused(f"the host needs a value of the device ({node.target})")
         return True
 
@@ -150,13 +151,13 @@ class _Split:
     def _device_graph(self, given: Sequence[int]) -> tuple[torch.fx.Graph, dict[Node, Node]]:
         """Return a graph with the placeholders of the device's inputs, of live values and of slots."""
         for node in self.nodes:
-            if node in self.there:
+            if node in self.on_device:
                 self._need(node)
-        wanted = [value for value in self.values[: self.lowered.fresh] if value in self.there]
+        wanted = [value for value in self.values[: self.lowered.fresh] if value in self.on_device]
         updates = self.values[self.lowered.updates :]
-        wanted += [v for i, v in zip(self.lowered.mutated, updates, strict=True) if self.inputs[i] in self.there]
+        wanted += [v for i, v in zip(self.lowered.mutated, updates, strict=True) if self.inputs[i] in self.on_device]
         for value in wanted:
-            if value not in self.there:
+            if value not in self.on_device:
                 self._cross(value)
         graph = torch.fx.Graph()
         copies: dict[Node, Node] = {}
@@ -168,7 +169,7 @@ class _Split:
     def _need(self, node: Node) -> None:
         """Note the values of the host that a node of the device takes."""
         for used in node.all_input_nodes:
-            if used.op == "get_attr" or used in self.there or not _tensors(used):
+            if used.op == "get_attr" or used in self.on_device or not _tensors(used):
                 continue
             self._cross(used)
 
@@ -183,7 +184,7 @@ class _Split:
         value: torch.Tensor = node.meta["val"]
         if self.held(value):
             return value
-        device = next(v.device for n in self.nodes if n in self.there for v in _tensors(n) if self.held(v))
+        device = next(v.device for n in self.nodes if n in self.on_device for v in _tensors(n) if self.held(v))
         with value.fake_mode:  # type: ignore[attr-defined]
             return value.to(device)
 
@@ -204,7 +205,7 @@ class _Split:
         updates: Sequence[Node],
     ) -> torch.fx.GraphModule:
         for node in self.nodes:
-            if node.op == "call_function" and node in self.there:
+            if node.op == "call_function" and node in self.on_device:
                 _copy(graph, copies, node)
 
         def call(target: Any, /, *args: Any, **kwargs: Any) -> Node:
@@ -224,7 +225,7 @@ class _Split:
         for node in (*self.inputs, *self.slots):
             copies[node] = graph.placeholder(node.name)
             copies[node].meta = dict(node.meta)
-        for node in self.here:
+        for node in self.on_host:
             _copy(graph, copies, node)
         crossing = [self._brought(graph, _copy(graph, copies, node), node) for node in self.live]
         graph.output([*crossing, *(_copy(graph, copies, value) for value in returned)])

@@ -131,7 +131,7 @@ def _may_raise(node: Node) -> bool:
 
 def given_at(lowered: Lowered, cut: Cut) -> list[Node]:
     """Return the nodes whose values the host needs at a cut."""
-    values: Any = next(iter(reversed(lowered.graph.graph.nodes))).args[0]
+    values: Any = lowered.graph.graph.output_node().args[0]
     sources = [lowered.outputs[number].source for number in cut.outputs]
     for source in sources:
         if not isinstance(source, Fresh):
@@ -143,7 +143,8 @@ def flags_at(lowered: Lowered) -> list[Node]:
     """Return the flags of the assertions."""
     if lowered.flags is None:
         return []
-    stacked: Any = next(iter(reversed(lowered.graph.graph.nodes))).args[0][lowered.flags]
+    values: Any = lowered.graph.graph.output_node().args[0]
+    stacked = values[lowered.flags]
     flags = flags_of(stacked)
     if flags is None:
         raise InternalFault(f"the flags are not stacked but made by {stacked.target}")
@@ -218,8 +219,9 @@ class _TailExtraction:
         return Tail(part, tuple(self.live), tuple(fresh))
 
     def _scratch(self, first: int) -> frozenset[int]:
-        """Return which of the values from earlier segments, from input number ``first`` on, nobody else reads."""
-        results = next(iter(reversed(self.lowered.graph.graph.nodes))).args[0][: self.lowered.fresh]  # of cuts, too
+        """Return which of the values from earlier segments, from input number ``first`` on, nothing else reads."""
+        values: Any = self.lowered.graph.graph.output_node().args[0]
+        results = values[: self.lowered.fresh]  # of cuts, too
         shown = {_root(value) for value in results if self.stages[value] < self.last}
         kept = [node for node in self.live if node in shown or not example_of(node.meta["val"]).is_floating_point()]
         return frozenset(place for place, node in enumerate(self.live, first) if node not in kept)

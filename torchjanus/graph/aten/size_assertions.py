@@ -39,7 +39,7 @@ def assert_sizes(
     if any(node.target in _DIVIDING and isinstance(node.args[1], Node) for node in graph.nodes):
         # Compiled code would end the process if it is 0.
         raise _refused("a graph divides by the number of elements that it selects")
-    output = next(iter(reversed(graph.nodes)))
+    output: Any = graph.output_node()
     values: list[Any] = list(output.args[0])
     before = flags_of(values[place]) if asserted else []
     if before is None:

@@ -173,7 +173,7 @@ def lay_results(module: torch.fx.GraphModule, wanted: Sequence[ResultLayout]) ->
     """Restore the layouts of the first results of a functional graph to those before functionalisation: a result that
     was computed in place, or into a given tensor, had that tensor's layout. Views of results are taken as they are."""
     graph = module.graph
-    output = next(iter(reversed(graph.nodes)))
+    output: Any = graph.output_node()
     results = list(output.args[0])
     changed = False
     for place, layout in enumerate(wanted):

@@ -77,7 +77,7 @@ def replaced_operators() -> set[str]:
 
 
 def require_fit(graph: torch.fx.Graph) -> None:
-    """Raise Refused if a graph contains an operator that no graph may contain, whoever calls it."""
+    """Raise Refused if a graph contains an operator that no graph may contain, in any context."""
     replaced = replaced_operators()
     for node in graph.nodes:
         if node.op != "call_function" or not is_operator(node.target):

@@ -26,7 +26,7 @@ def overwritten(trace: Trace) -> frozenset[int]:
     """Return the ids of the dead stores. The order of a dictionary's keys is visible: for a key that may be new, a
     write is dead only if the next write to the same object replaces it; for a key that was there before, any later
     write will do (``functional_call()`` replaces all parameters of a module and then restores them)."""
-    there = frozenset(_there(trace))
+    there = frozenset(_existing_places(trace))
     found: set[int] = set()
     gone: set[Any] = set()  # objects from which keys may have been removed
     open_: dict[Any, dict[Any, HeapWrite]] = {}  # by object: writes not read since, the latest last
@@ -54,7 +54,7 @@ def overwritten(trace: Trace) -> frozenset[int]:
     return frozenset(found)
 
 
-def _there(trace: Trace) -> Iterator[Any]:
+def _existing_places(trace: Trace) -> Iterator[Any]:
     """Yield the tokens of writes to keys and attributes that existed before the call."""
     for event in trace.events:
         if isinstance(event, KeyLookup) and event.present:

@@ -1,9 +1,10 @@
 """Schedule the extern calls of a path: before the graph, at a cut within it, or at commit.
 
 A call whose result nothing needs is made at commit, when all assumptions have been validated. A call whose result is
-needed is made before the graph, if it needs no result of the graph, the program is certain to reach it, and nobody can
-notice. Otherwise the graph is cut at its place. Calls whose order is observable keep it. A call whose error the program
-might handle is made early, too: if it raises, Python makes the whole call and meets the error in its place.
+needed is made before the graph, if it needs no result of the graph, the program is certain to reach it, and nothing
+can observe the difference. Otherwise the graph is cut at its place. Calls whose order is observable keep it. A call
+whose error the program might handle is made early, too: if it raises, Python makes the whole call and meets the error
+in its place.
 """
 
 from __future__ import annotations

@@ -21,8 +21,17 @@ from torchjanus.trace.operations import ops_of
 from torchjanus.trace.values import Read, Size
 
 __all__ = [
-    "FEW", "Dimensions", "Geometry", "Split", "dimensions_of", "geometries", "goes_alike", "holds_for", "in_inputs",
-    "is_size", "key_of",
+    "FEW",
+    "Dimensions",
+    "Geometry",
+    "Split",
+    "decides_alike",
+    "dimensions_of",
+    "geometries",
+    "holds_for",
+    "in_inputs",
+    "is_size",
+    "key_of",
 ]  # fmt: skip
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...]]  # sizes, strides
@@ -220,7 +229,7 @@ def holds_for(expr: Any, trace: Trace) -> bool:
         return False
 
 
-def goes_alike(trace: Trace, known: Mapping[Any, Geometry]) -> bool:
+def decides_alike(trace: Trace, known: Mapping[Any, Geometry]) -> bool:
     """Whether the decisions of a run that depend on sizes alone would be the same with tensors of these geometries."""
     for event in trace.events:
         if isinstance(event, NumberPredicate):

@@ -107,7 +107,7 @@ class Result:
 class Leaf:
     """The ``.grad`` of input ``index`` after the call. ``changed`` is False where it is the same object as at entry; it
     may still have been updated in place, and is then among ``Lowered.mutated``. ``thrown``: the old gradient is dropped
-    before anybody can look at it; ``later``: but other work comes before that."""
+    before anything can read it; ``later``: but other work comes before that."""
 
     index: int
     result: Result

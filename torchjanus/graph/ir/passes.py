@@ -65,7 +65,7 @@ _observer: ContextVar[Observer | None] = ContextVar("torchjanus_pass_observer", 
 
 @contextmanager
 def observed_by(observer: Observer | None) -> Iterator[None]:
-    """Let ``observer`` (or nobody, if None) receive the passes of this thread."""
+    """Let ``observer`` (or none, if None) receive the passes of this thread."""
     token = _observer.set(observer)
     try:
         yield

@@ -90,7 +90,7 @@ def _with_backward(program: Program) -> Lowered:
 
 
 def _with_bases(program: Program, numbers: Mapping[int, int]) -> Program:
-    """Return the program with the tensors of these ``numbers`` as results in the place of their views, by place."""
+    """Return the program with the tensors of these ``numbers`` as results in place of their views, by place."""
     made = dict.fromkeys(numbers.values())
     places = {number: len(program.outputs) + k for k, number in enumerate(made)}
     escaping = (places[numbers[place]] if place in numbers else place for place in program.escaping)
@@ -127,7 +127,7 @@ def backward_of(lowered: Lowered, given: Sequence[int], tangents: Sequence[torch
 
 def _values(lowered: Lowered, sources: Sequence[Source]) -> list[torch.Tensor]:
     """Return tensors without contents that are like what these sources give."""
-    output = next(iter(reversed(lowered.graph.graph.nodes)))
+    output: Any = lowered.graph.graph.output_node()
     found = []
     for source in sources:
         base = source.base if isinstance(source, ViewOf) else source

@@ -52,7 +52,7 @@ def prepare(lowered: Lowered, *, rewrite_alpha: bool = True, gated: bool = True,
     """Return a copy of ``lowered.graph`` for Inductor. Raises Refused where a number is used where it cannot be data.
     ``rewrite_alpha=False`` leaves ``add(x, y, alpha=...)`` as it is, which Inductor of PyTorch 2.13 compiles wrongly
     where one operand is a matrix product: for tests only. ``compiled=False``: for calls of ATen, which need no rewrites
-    on account of Inductor."""
+    for Inductor."""
     return _Preparation(lowered, rewrite_alpha and compiled, compiled).build(gated)
 
 

@@ -164,7 +164,7 @@ class _PartPreparation:
         with _disable_current_modes(), self.mode, torch.no_grad():
             traced = make_fx(run, tracing_mode="real")(*fakes)
         program = Program(tuple(Input(fake, False, True) for fake in fakes), (), (), (), (), (), ())
-        count = len(_output_of(traced.graph).args[0])  # type: ignore[arg-type]
+        count = len(traced.graph.output_node().args[0])  # type: ignore[arg-type]
         size = len(traced.graph.nodes)
         lowered = Lowered(program, traced, count, (), (), (), (), {}, {}, False, torch.get_default_dtype(), size)
         prepared = prepare(lowered)
@@ -223,7 +223,7 @@ class _PartPreparation:
     def _write(self, prepared: Prepared, arguments: Sequence[Argument], count: int) -> tuple[Argument, ...]:
         """Let the part write its results to arguments instead of returning them. Returns these arguments."""
         graph = prepared.graph.graph
-        output = _output_of(graph)
+        output = graph.output_node()
         dropped = dict(prepared.copies)
         left = iter(output.args[0])  # type: ignore[arg-type]
         values: list[Any] = []
@@ -276,8 +276,3 @@ class _PartPreparation:
         graph.lint()
         prepared.graph.recompile()
         return tuple(written)
-
-
-def _output_of(graph: torch.fx.Graph) -> torch.fx.Node:
-    found: torch.fx.Node = next(node for node in reversed(graph.nodes) if node.op == "output")
-    return found

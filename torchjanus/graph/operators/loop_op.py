@@ -219,7 +219,7 @@ def runners_of(key: int) -> LoopRunner:
     """Return the runner of the iterations with this key. Raises InternalFault if there is none."""
     found = _KEYED.get(key)
     if found is None:
-        raise InternalFault(f"nobody runs the iterations of loop {key}")
+        raise InternalFault(f"no runner is registered for loop {key}")
     return found  # type: ignore[no-any-return]
 
 

@@ -26,7 +26,7 @@ def type_text(sizes: Iterable[Any], dtype: torch.dtype) -> str:
 
 def tensor_type(tensor: torch.Tensor) -> str:
     """``f32[3, 4] leaf``: the type of a tensor, and what autograd says of it."""
-    with torch._C.DisableTorchFunction():  # nobody is to see that it is asked
+    with torch._C.DisableTorchFunction():  # no mode or subclass of the program sees the query
         text = type_text(tensor.size(), tensor.dtype)
         device = "" if tensor.device.type == "cpu" else f" {tensor.device}"
         grad = " requires grad" if tensor.requires_grad else ""

@@ -18,15 +18,9 @@ __all__ = ["pack", "return_values", "returned", "root_views"]
 aten = torch.ops.aten
 
 
-def output_of(graph: torch.fx.GraphModule) -> torch.fx.Node:
-    """Return the output node."""
-    found: torch.fx.Node = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
-    return found
-
-
 def returned(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
     """Return the values that the graph returns."""
-    values: Any = output_of(graph).args[0]
+    values: Any = graph.graph.output_node().args[0]
     return list(values)
 
 
@@ -37,7 +31,7 @@ def is_computed_size(node: torch.fx.Node) -> bool:
 
 def return_values(graph: torch.fx.GraphModule, values: Sequence[torch.fx.Node]) -> None:
     """Make the graph return these values, and remove what it computes for nothing else."""
-    output_of(graph).args = (list(values),)
+    graph.graph.output_node().args = (list(values),)
     graph.graph.eliminate_dead_code(is_impure_node=clean_up.has_effect)
     graph.graph.lint()
     graph.recompile()
@@ -101,7 +95,7 @@ def pack(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, results:
         if len(nodes) < 2:
             continue
         fakes = [node.meta["val"] for node in nodes]
-        with forward.graph.inserting_before(output_of(forward)):
+        with forward.graph.inserting_before(forward.graph.output_node()):
             packed = forward.graph.call_function(aten.stack.default, (nodes,))
         with fakes[0].fake_mode:
             packed.meta["val"] = torch.stack(fakes)

@@ -38,7 +38,7 @@ def _freed(tensor: torch.Tensor) -> bool:
                 return True
             if isinstance(error, DynamicOutputShapeException | DataDependentOutputException):
                 return False  # it got as far as a formula that needs real data: nothing before it was freed
-            if "modified by an inplace operation" not in str(error):  # raised later, to whoever asks for gradients
+            if "modified by an inplace operation" not in str(error):  # raised later, when gradients are computed
                 raise
     return False
 

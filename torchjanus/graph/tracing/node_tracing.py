@@ -1,6 +1,6 @@
 """Makes one call of a program on fake tensors, and holds its results to what was watched: number, layout, aliasing.
 
-Slots are numbers here. Knows neither the order of calls nor what becomes of results.
+Slots are numbers here. Knows neither the order of calls nor the use of results.
 """
 
 from __future__ import annotations

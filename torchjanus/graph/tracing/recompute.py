@@ -41,7 +41,7 @@ def results_again(
 ) -> tuple[list[torch.Tensor], dict[int, torch.Tensor]]:
     """Return the results of ``Saves.results`` with eager's backward graph, and the tensors in it that stand for the
     ``wanted`` inputs. ``others``: inputs without gradients whose values operations check; the rest is zeros.
-    ``attached``: wanted inputs lead on to their own backward graphs. ``inner``: tensors to go on with in the place of
+    ``attached``: wanted inputs lead on to their own backward graphs. ``inner``: tensors to go on with in place of
     what the program computes, by number."""
     given: dict[int, torch.Tensor] = {}
     values: dict[int, torch.Tensor] = {}
@@ -92,7 +92,7 @@ def _run(
     inner: Mapping[int, torch.Tensor],
 ) -> list[torch.Tensor]:
     """Run the program on ``values``, the inputs by number, and return ``Saves.results``. Autograd saves the tensors in
-    ``saved`` in the place of those that are computed."""
+    ``saved`` in place of those that are computed."""
     program, saves = lowered.program, lowered.saves
     assert saves is not None
     places = dict(saves.packs)

@@ -202,7 +202,7 @@ def saves_of(
 
 def drop_forward(graph: torch.fx.GraphModule, forward: Collection[str]) -> None:
     """Erase the nodes of the forward pass from the trace of a backward pass. Raises Refused where this uses them."""
-    output = next(iter(reversed(graph.graph.nodes)))
+    output = graph.graph.output_node()
     for node in reversed([*graph.graph.nodes]) if forward else ():
         known = operator_of(node.target)
         if not node.users and known.view and not known.writes:  # the engine looks at sizes of what a Python node gave

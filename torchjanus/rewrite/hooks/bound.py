@@ -177,7 +177,7 @@ class Bound(Anchor):
         return semantics.callee(self.sites[n], fn)
 
     def bare_callee(self, n: int, fn: Any) -> Any:
-        """Return what a call without arguments calls in the place of ``fn``."""
+        """Return what a call without arguments calls in place of ``fn``."""
         semantics = CURRENT.get()
         if semantics is None or fn is super:
             return fn
@@ -186,7 +186,7 @@ class Bound(Anchor):
         return semantics.callee(self.sites[n], fn)
 
     def starred_callee(self, n: int, fn: Any) -> Any:
-        """Return what a call with starred arguments calls in the place of ``fn``."""
+        """Return what a call with starred arguments calls in place of ``fn``."""
         return invoked(self.callee(n, fn))
 
     def star(self, n: int, iterable: Any) -> Any:

@@ -99,7 +99,7 @@ NOTHING: AbstractContextManager[Any, Any] = nullcontext()
 
 
 class PendingCall:
-    """A call that has not begun yet. Whoever makes it takes the arguments out of the list and the dictionary."""
+    """A call that has not begun yet. To make it, take the arguments out of the list and the dictionary."""
 
     __slots__ = ("args", "fn", "kwargs")
 
@@ -152,7 +152,7 @@ def invoked(callee: Any) -> Any:
 
 
 def make_calls_by(semantics: Semantics, make: Callable[[Site, PendingCall], Any]) -> None:
-    """Let ``make`` make calls in the place of ``semantics.call``: nobody but the callee may hold the arguments."""
+    """Let ``make`` make calls in place of ``semantics.call``: only the callee may hold the arguments."""
     semantics._hand_over = make
 
 
@@ -204,11 +204,11 @@ class Semantics:
     # ---- calls ----
 
     def callee(self, at: Site, fn: Any) -> Any:
-        """Return what rewritten code calls in the place of ``fn``, natively and in the user's frame. Must not raise."""
+        """Return what rewritten code calls in place of ``fn``, natively and in the user's frame. Must not raise."""
         return MethodType(_invoke, Invocation(self, at, fn))
 
     def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
-        """Return what is called in the place of a function that looks at its caller's frame (``locals``, ``eval``,
+        """Return what is called in place of a function that looks at its caller's frame (``locals``, ``eval``,
         ``warnings.warn``). The call is native, from the user's frame. ``owner`` is the frame's globals."""
         return fn
 

@@ -1,4 +1,4 @@
-"""What came of the co-execution of one function, as plain data and as text. Knows neither paths nor runs."""
+"""The outcome of the co-execution of one function, as plain data and as text. Knows neither paths nor runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["CoexecutionReport"]
 
 @dataclass(frozen=True, slots=True)
 class CoexecutionReport:
-    """What came of co-execution. ``matched``: the share of operators that graphs made; ``transitions``: calls that
+    """The outcome of co-execution. ``matched``: the share of operators that graphs made; ``transitions``: calls that
     diverged; ``points``: by source line, how often Python waited for the graph, and for how many seconds each time.
     ``skeleton``, ``graph``: seconds that Python and the graph took in a served call, on average; ``waits``: how long
-    Python stood still at points before the end. ``beside``: served calls whose graph ran beside the skeleton."""
+    Python waited at points before the end. ``beside``: served calls whose graph ran beside the skeleton."""
 
     paths: int
     served: int

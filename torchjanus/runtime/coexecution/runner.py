@@ -1,7 +1,7 @@
 """Co-executes the calls of one function: a graph does the tensor work of a Python skeleton (Terra, sections 3 and 4).
 
 In: the arguments of a call. Out: its result, by co-execution or by plain Python. It records paths of the function,
-tries their graphs, serves calls by the one that matches, and says what came of it.
+tries their graphs, serves calls by the one that matches, and reports the outcome.
 """
 
 from __future__ import annotations
@@ -355,7 +355,7 @@ class Coexecution:
     # -- what it tells --------------------------------------------------------------------------------------------
 
     def report(self) -> CoexecutionReport:
-        """Return what came of it so far."""
+        """Return the outcome so far."""
         counts = self.counts
         points = tuple(
             (place, what, int(times), seconds / times)

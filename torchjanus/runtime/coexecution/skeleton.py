@@ -72,7 +72,7 @@ class Run(TorchFunctionMode):
         self.waits: list[tuple[int, float]] = []  # the events at which Python waited for the graph, and seconds
         self._over = False
         self._walk: Walk | None = None  # through a composite event of which torch's code is run
-        self._unobserved = False  # whether code has run that nobody watched, so that nothing may be learnt
+        self._unobserved = False  # whether unwatched code has run: nothing is learnt from such a run
         self._observer = Observer(self._seen) if served.exposed else None
         register(self)
         if self._observer is not None:

@@ -160,7 +160,7 @@ class Engine:
 
     @property
     def notes(self) -> list[str]:
-        """What became of each candidate, for the report."""
+        """Return the outcome of each candidate, for the report."""
         middles = zip(self.staged.middles, self.middles, strict=True) if self.staged else ()
         return [*self._own_notes, *(f"part {one.stage + 1}: {note}" for one, made in middles for note in made.notes)]
 
@@ -306,12 +306,12 @@ class Engine:
             self._notes.append(f"{self._who} {done} in {seconds:.1f} s")
             self._verdict = made.verdict
             candidate = self._captured(made)
-        said = self._verdict.said() if kept and self._verdict is not None else ""
-        if said == "trails" and self._executor == "auto":
+        verdict = self._verdict.kept() if kept and self._verdict is not None else ""
+        if verdict == "trails" and self._executor == "auto":
             self._notes.append("slower than replay by what an earlier run has measured")
             self._settle(self._best)
             return
-        self._leads = said == "leads"
+        self._leads = verdict == "leads"
         name = candidate.name if isinstance(candidate, CudaGraph) else self._who
         self._trial = TrialCalls(
             self,
@@ -320,7 +320,7 @@ class Engine:
             self._best,
             name,
             sizes_vary=bool(self.lowered.program.dimensions),
-            passed=said in ("passed", "leads"),
+            passed=verdict in ("passed", "leads"),
             sparing=self._executor == "auto",
             # On a device a run returns before its work is done: only a race, which waits, measures it.
             timed=self._executor == "auto" and self._device is None,

@@ -28,7 +28,7 @@ from torchjanus.graph.recursion.grouping.grouping import CALL_GROUPS, GROUP_CALL
 from torchjanus.graph.recursion.grouping.variants import VariantTable
 from torchjanus.graph.regions.loop import FixedTripCount
 from torchjanus.host.assumption import AmbientState, Arguments, Assumption, Condition, KeyPresence, evaluate
-from torchjanus.host.tensor_assumptions import Distinct, Memory, apart, distinct
+from torchjanus.host.tensor_assumptions import Distinct, Memory, are_disjoint, distinct
 from torchjanus.runtime.entries.entry import Entry, entry_of
 from torchjanus.runtime.runs.lowering_cache import Pending, RemoteLowering, lowered_or_cached
 from torchjanus.runtime.runs.paths import Group
@@ -53,7 +53,7 @@ def make_entry(group: Group, executor: str, variant_table: VariantTable, remote:
     try:
         plan, lowered = _lowered(group, plan, variant_table, remote)
     except Pending:
-        group.planned = group.planned or (_asked(group), plan)  # whoever awaits it calls again
+        group.planned = group.planned or (_asked(group), plan)  # the caller tries again later
         raise
     except NotBatched:
         raise
@@ -256,7 +256,7 @@ def _memory(plan: EntryPlan, lowered: Lowered) -> Sequence[Distinct]:
     examples = [tensor for tensor in examples if not is_blank(tensor)]  # its memory was shared with no other tensor
     together = any(i in changed | remote for i in fresh)
     memory = Memory(held)
-    shares = not apart(examples, moving) or any(memory.holds(t.data_ptr()) for t in examples)
+    shares = not are_disjoint(examples, moving) or any(memory.holds(t.data_ptr()) for t in examples)
     if shares or (together and not distinct(examples)):
         raise refused(
             "input-shares-memory",

@@ -111,7 +111,7 @@ class Differentiable:
         """Return the gradients for what a gate was given: result ``place``, those that it is computed from, uses of
         inputs, the probe.
 
-        As long as nobody looks at gradients of the results within, the whole gradient goes on to the graph."""
+        As long as nothing reads gradients of the results within, the whole gradient goes on to the graph."""
         if torch.is_grad_enabled():
             self.doubled = True
         within = self.saves.inner[place]

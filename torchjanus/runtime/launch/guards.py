@@ -19,7 +19,7 @@ from torchjanus.host.checks import LeafHooks, autocast_regions
 from torchjanus.host.node_hooks import has_node_hooks
 from torchjanus.host.requirements import Requirements
 from torchjanus.host.source import Source
-from torchjanus.host.tensor_assumptions import Distinct, Memory, TensorKind, apart, distinct
+from torchjanus.host.tensor_assumptions import Distinct, Memory, TensorKind, are_disjoint, distinct
 from torchjanus.semantics.torch.backward_code import LEAF_HOOKS
 from torchjanus.trace.modes import ATTENTION
 from torchjanus.trace.values import Fetch, depends_on
@@ -139,7 +139,7 @@ class Guards:
         shared += [f"any([{held}.holds(part.data_ptr()) for part in {name}])" for name in copied]
         if assumption.moving:
             found = ", ".join([*fresh, *(f"*{name}" for name in copied)])
-            source.fail_if(f"not {source.constant(apart)}([{found}], {source.constant(assumption.moving)})")
+            source.fail_if(f"not {source.constant(are_disjoint)}([{found}], {source.constant(assumption.moving)})")
         source.fail_if(" or ".join(shared))
         if assumption.mutually:
             fresh += [f"*{name}" for name in copied]

@@ -37,8 +37,8 @@ __all__ = ["EntryMaker", "LearningState"]
 
 @dataclass(frozen=True, slots=True)
 class LearningState:
-    """What learning knows of one function, and the graphs made of it. ``calls``: its recursive calls; ``passes``: what
-    passes gave, if anybody wants to see that."""
+    """What learning knows of one function, and the graphs made of it. ``calls``: its recursive calls; ``passes``: the
+    log of passes; None unless it was asked for."""
 
     event_log: EventLog
     paths: Paths

@@ -102,7 +102,7 @@ class Learning:
         self.saved: SavedGraphs = SavedGraphs() if after is None else after.saved
         self.marks: Marks = after.marks if after is not None else marks or Marks()
         self._cut, self._cut_schedule = cut, cut_schedule
-        self.passes = passes  # what passes gave, if anybody wants to see that
+        self.passes = passes  # the log of passes; None unless it was asked for
         self._patient = UNLIKE if after is None else watch + 1
         self.event_log: EventLog = EventLog(name, home, None if after is None else after.event_log)
         self.counts = self.event_log.counts

@@ -103,7 +103,7 @@ class LearningPolicy:
         self._left_in_debt = 0  # so many more calls are learnt from, whatever the account says
         self._fruitless = 0  # how often that was done in a row without graphs that then made most calls
 
-    # -- what becomes of calls ------------------------------------------------------------------------------------
+    # -- who makes the calls --------------------------------------------------------------------------------------
 
     def record_miss(self) -> None:
         """Record a call that no graph could make and from which nothing can be learnt."""

@@ -1,7 +1,7 @@
 """Times the backward passes that come after timed calls, so that calls are compared with what they leave to do.
 
 A pass is timed from the first gradient that reaches a result to the end of the whole backward pass: what else is in it
-is the same whoever made the call. Where a pass cannot be attributed to one call (several timed calls before one
+is the same for all contenders. Where a pass cannot be attributed to one call (several timed calls before one
 backward pass), or does not come, calls are compared by themselves. This module does not know who makes the calls."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What is called at a call site of a variant: a part, the variant of a function that contains parts, or the function
-itself; and what a library is given in the place of a function of the program that it calls.
+itself; and what a library is given in place of a function of the program that it calls.
 
 This module does not know how parts are found.
 """
@@ -18,11 +18,11 @@ from torchjanus.semantics.protocols.leaves import MISSING
 
 __all__ = ["CallSite", "Handing", "Met", "call_given"]
 
-Met = FunctionType | CodeType  # a function, or the code of one that the step makes anew in each call
+Met = FunctionType | CodeType  # a function, or the code of one that the step creates in each call
 
 
 class Finder(Protocol):
-    """Who knows what is called in the place of functions."""
+    """Finds what is called in place of functions."""
 
     callees: dict[Met, Callable[..., Any] | None]
 
@@ -49,7 +49,7 @@ class CallSite:
         return function.__name__, Place(code.co_filename, code.co_firstlineno, 0, function.__qualname__)
 
     def __call__(self, callee: Any) -> Any:
-        """Return what is called in the place of ``callee``: a part, a variant or ``callee`` itself."""
+        """Return what is called in place of ``callee``: a part, a variant or ``callee`` itself."""
         self.asked = True
         found = function_of(callee)
         if found is None:
@@ -79,7 +79,7 @@ class CallSite:
         return MethodType(known, receiver[0]) if receiver else known
 
     def stand_in(self, value: Any) -> Any:
-        """Return what a library is given in the place of a function of the program: one that looks like it, and calls a
+        """Return what a library is given in place of a function of the program: one that looks like it, and calls a
         part or a variant. All other values stay."""
         if type(value) is functools.partial:
             inner = self.stand_in(value.func)
@@ -114,5 +114,5 @@ class Handing:
 
 
 def call_given(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function: what is speculated on where the step makes the function anew in each call."""
+    """Call a function: what is speculated on where the step creates the function in each call."""
     return function(*args, **kwargs)

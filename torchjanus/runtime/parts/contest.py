@@ -169,7 +169,7 @@ class Contest:
     # -- measurements ---------------------------------------------------------------------------------------------
 
     def _begin(self, *, coexecution: bool) -> None:
-        """Measure those who serve calls. Where nobody does, Python makes the calls."""
+        """Measure the contenders that serve calls. If there are none, Python makes the calls."""
         parts = self._parts if self._parts is not None and self._parts.serve else None
         self._progress = None if self._parts is None else self._parts.progress
         others = [*([PARTS] if parts is not None else []), *([COEXECUTION] if coexecution else [])]

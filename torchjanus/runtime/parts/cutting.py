@@ -83,7 +83,7 @@ class Cut:
             begin = _narrowest(traces[-1], file, spans, number + 1, later)
             number = begin - 1
             whose = _UP_TO.format(spans[number][1][0])
-        elif met and trains(met[0][0] - 1) and not any(_goes_on(one, file, spans, met[0][0]) for one in traces):
+        elif met and trains(met[0][0] - 1) and not any(_trains_across(one, file, spans, met[0][0]) for one in traces):
             end, why, place = met[0]
             whose = _FROM.format(spans[end][0][0])
         else:
@@ -266,7 +266,7 @@ def _narrowest(trace: Trace, file: str, spans: Sequence[Span], first: int, later
     return best if passed(best) + FEWER <= passed(first) else first
 
 
-def _goes_on(trace: Trace, file: str, spans: Sequence[Span], low: int) -> bool:
+def _trains_across(trace: Trace, file: str, spans: Sequence[Span], low: int) -> bool:
     """Whether from statement ``low`` on gradients are computed with respect to values computed before it."""
     made: set[int] = set()
     for number, event in _placed(trace, file, spans):

@@ -60,7 +60,7 @@ class Timing:
 class Region:
     """``fn`` as a part of a step. ``label`` and ``place``: what it is and where. ``update``:
     whether it is a function of torch that updates what is trained. ``kept``: the objects that live as long as the step
-    does, where the program sees when objects are gone. ``anew``: whether the step makes what it calls anew each time.
+    does, where the program sees when objects are gone. ``anew``: whether the step creates what it calls in each call.
     ``timing``: of the step. ``leave``: called when it is left to Python."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Python's form of a function that is not speculated on as a whole: a variant of it in which parts are called.
 
 Parts are calls and runs of statements. Functions of the program that contain what is refused are not parts; they have a
-variant of their own, which is called in their place. Variants are made between two calls of the step, and nobody else
+variant of their own, which is called in their place. Variants are made between two calls of the step, and only the step
 calls them.
 """
 
@@ -30,7 +30,7 @@ MOST_CALLEES = 1000  # functions that call sites have met, as long as which they
 
 class Skeleton:
     """The variant of one function. ``refusals``: what cannot be speculated on, in it or elsewhere; ``divide``: its
-    loops are no parts, but their bodies may be; ``anew``: whether the step makes the function anew in each call, so
+    loops are no parts, but their bodies may be; ``anew``: whether the step creates the function in each call, so
     that runs of its statements, which share its variables, cannot be functions that stay."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Skeleton:
                 yield from site.met
 
     def take(self, run: Run, region: Region) -> None:
-        """Put a run in the place of those within it."""
+        """Put a run in place of those within it."""
         inner = [one for one in self._runs if _holds(run, one.statements[0])]
         for one in inner:
             del self._runs[one]
@@ -137,8 +137,8 @@ class Parts:
 
     def __init__(self, fn: Callable[..., Any], options: Options, learning: Learning) -> None:
         self.regions: list[Region] = []
-        # What is called in the place of a function: a region, a variant, or None for the function itself. What the
-        # step makes anew in each call is known by its code: a region is given the function, too.
+        # What is called in place of a function: a region, a variant, or None for the function itself. What the
+        # step creates in each call is known by its code: a region is given the function, too.
         self.callees: dict[Met, Callable[..., Any] | None] = {}
         self.stale = True  # whether a variant has to be made again
         self.changed = False  # whether regions were made or left since open ones were last looked at
@@ -148,7 +148,7 @@ class Parts:
         self._fn = fn
         self._options = options
         self._learning = learning
-        # Functions that may be made anew in each call, and the call of the step in which they were first met.
+        # Functions that may be created in each call, and the call of the step in which they were first met.
         self._met: dict[CodeType, tuple[weakref.ref[FunctionType], int]] = {}
         self._skeletons: dict[Met, Skeleton] = {}
         target, self._leading = underlying(fn)
@@ -287,7 +287,7 @@ class Parts:
         return made
 
     def meet(self, function: FunctionType, site: CallSite) -> Callable[..., Any] | None:
-        """Return what is called in the place of a function that no site has called before; None for itself."""
+        """Return what is called in place of a function that no site has called before; None for itself."""
         if not self._is_kept(function):
             site.asked = False  # a later call tells more
             return None
@@ -304,7 +304,7 @@ class Parts:
         return known
 
     def meet_anew(self, function: FunctionType, site: CallSite) -> Callable[..., Any] | None:
-        """Return what is called in the place of a function that the step makes anew in each call, by its code; None for
+        """Return what is called in place of a function that the step creates in each call, by its code; None for
         itself."""
         known = self._candidate(function.__code__, function, call_given, site) if is_program(function) else None
         self.callees[function.__code__] = known
@@ -333,7 +333,7 @@ class Parts:
         return before is not None and before[0]() is not function
 
     def _is_kept(self, function: FunctionType) -> bool:
-        """Whether the function is not one that the step makes anew in each call, as far as is known."""
+        """Whether the function is not one that the step creates in each call, as far as is known."""
         if "<locals>" not in function.__qualname__:
             return len(self.callees) < MOST_CALLEES
         before = self._met.setdefault(function.__code__, (weakref.ref(function), self._timing.number))

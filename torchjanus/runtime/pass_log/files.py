@@ -1,4 +1,4 @@
-"""Files of one function's passes. Writes are tried; what fails is reported once and disturbs nobody."""
+"""Files of one function's passes. A write that fails is reported once and has no other effect."""
 
 from __future__ import annotations
 

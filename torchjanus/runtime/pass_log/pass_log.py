@@ -170,7 +170,7 @@ def _file(number: int, record: Record) -> str:
 
 
 def pass_log(name: str, place: Place, fn: Any) -> PassLog | None:
-    """Return a log for a function, if anybody has asked for one."""
+    """Return a log for a function; None unless one was asked for."""
     folder = DUMP.given or ""
     return PassLog(name, place, fn, folder) if folder or _kept else None
 

@@ -104,7 +104,7 @@ def _entry_lines(entry: EntryExplanation) -> list[str]:
     own = [a for a in entry.assumptions if id(a) not in special and not is_library(a.place)]
     library = [a for a in entry.assumptions if id(a) not in special and is_library(a.place)]
     if entry.varying:
-        lines.append(f"    numbers taken anew at each call: {', '.join(entry.varying)}")
+        lines.append(f"    numbers read at each call: {', '.join(entry.varying)}")
     if entry.fetched:
         names = list(dict.fromkeys(entry.fetched))
         shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

@@ -18,7 +18,7 @@ __all__ = ["HEIGHT", "WIDTH", "headline", "in_words", "screen_lines", "speed"]
 
 WIDTH = 80
 _WHY = ("budget", "imperative", "closed", "executor")  # events that say why calls are Python's
-FEW = 0.05  # of the calls that graphs made: if so many were Python's, nobody asks why
+FEW = 0.05  # of the calls that graphs made: up to this share of calls by Python needs no explanation
 HEIGHT = 24
 _LATELY = 9  # calls, of which most say who makes the calls now
 _EACH = 2  # lines of one sentence, at most

@@ -2,7 +2,7 @@
 whether graphs were made and how fast they were, and which graphs of the store they were.
 
 It only helps to decide when a graph is made, so its key is the step's code, and not what the code reads; what graphs
-assume is made and checked anew. It is read before anything of torchjanus but this is imported: each step is a small
+assume is made and checked again. It is read before anything of torchjanus but this is imported: each step is a small
 file of JSON in the store's folder, beside what is compiled. This module does not know how anything is decided.
 """
 

@@ -1,9 +1,9 @@
 """How long a step's calls will take in all, and so what learning may cost: a small share of that.
 
-A script that ends soon gains nothing from graphs, and what was learnt of it has made it slower. So learning a step that
-nobody has marked may take a small share of the time that its calls take in all. What is known of that time: the lengths
-of the loops around the step, how many calls an earlier run made, and, if there is nothing better, the time that they
-have taken so far. This module imports next to nothing: most scripts are over before they need more.
+A script that ends soon gains nothing from graphs, and learning makes it slower. So learning a step that the user has
+not marked may take a small share of the time that all its calls will take. That time is estimated from the lengths of
+the loops around the step, from the number of calls in an earlier run, or else from the time that the calls have taken
+so far. This module imports almost nothing: most scripts end before they need more.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class RemoteLowering:
         self._asked = None
 
     def asked(self, program: Program) -> _LoweringRequest:
-        """Return the request for a program. The latest is cached, since whoever awaits it asks repeatedly."""
+        """Return the request for a program. The latest is cached, since a caller that waits asks repeatedly."""
         if self._asked is None or self._asked.whole is not program:
             self._asked = _LoweringRequest.of(program)
         return self._asked

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
-from torchjanus.graph.ir.dimensions import Geometry, goes_alike
+from torchjanus.graph.ir.dimensions import Geometry, decides_alike
 from torchjanus.runtime.runs.paths import Group
 from torchjanus.trace.facts import HeapRead
 
@@ -52,7 +52,7 @@ class Marks:
             return
         known = group.geometries[-1]
         row = {token: _resized(one, {dim for of, dim in sizes if of == token}) for token, one in known.items()}
-        if not goes_alike(trace, row):
+        if not decides_alike(trace, row):
             yield "sizes that are marked to vary stay constant: the step does something else for other sizes"
         elif row not in group.borrowed and not group.isolated:
             group.borrowed = [*group.borrowed, row]

@@ -13,7 +13,7 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.graph.generalize.generalize import EntryPlan
-from torchjanus.graph.ir.dimensions import Geometry, geometries, goes_alike, holds_for, key_of
+from torchjanus.graph.ir.dimensions import Geometry, decides_alike, geometries, holds_for, key_of
 from torchjanus.runtime.runs.records import Counts
 from torchjanus.runtime.runs.trip_counts import TripCounts
 from torchjanus.semantics.containers.releasing import release
@@ -67,7 +67,7 @@ class Group:
             moved = {token: met[token] for token, _ in other.sizes if token in own and token in met}
             if moved and all(other.moves(token, own[token], moved[token]) for token in moved):
                 row = own | moved
-                if row not in self.borrowed and row not in self.geometries and goes_alike(self.traces[-1], row):
+                if row not in self.borrowed and row not in self.geometries and decides_alike(self.traces[-1], row):
                     self.borrowed = [*self.borrowed[1 - MAX_SEEN :], row]
 
     def stop_borrowing(self) -> bool:

@@ -1,6 +1,6 @@
 """Says from when on a graph of a step is worth its price, going by how long the program has run.
 
-Nobody knows how long a program will run. One that has run for a while probably runs for as long again; so a graph is
+It is not known how long a program will run. One that has run for a while probably runs for as long again; so a graph is
 made once it would have saved its price, had it been there from the start (the ski-rental problem). A program that ends
 before that has paid for one watched call at most; one that goes on has lost little.
 

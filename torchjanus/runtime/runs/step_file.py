@@ -1,7 +1,7 @@
 """The file of a saved step: what was learnt of it, and the graphs and compiled code that the store has of it.
 
-The file contains native code, so it is read only where it is known to be what was saved: its digest is given, or nobody
-but its owner could have written to it, as the store demands of its folder. Nothing in it is unpickled here. Its entries
+The file contains native code, so it is read only where it is known to be what was saved: its digest is given, or only
+its owner could have written to it, as the store demands of its folder. Nothing in it is unpickled here. Its entries
 have the store's keys, which cover versions, settings and the processor: what does not fit is never looked up.
 """
 

@@ -312,7 +312,7 @@ class Shadows:
         self._through[id(container)] = container
 
     def follow(self) -> None:
-        """Update the copies over which native code iterates, after changes that nobody has watched."""
+        """Update the copies over which native code iterates, after changes that were not watched."""
         for number, container in self._through.items():
             for copy in self._copies[number]:
                 copy[:] = container

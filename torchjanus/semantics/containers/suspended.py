@@ -21,7 +21,7 @@ _HELD = (list, tuple, dict, types.GeneratorType)
 
 
 def settle_variables(suspended: Any, bare: Callable[[Any], Any]) -> None:
-    """Put what ``bare`` returns for it in the place of each variable of a suspended generator or coroutine that runs
+    """Put what ``bare`` returns for it in place of each variable of a suspended generator or coroutine that runs
     rewritten code."""
     kind = "gi" if isinstance(suspended, types.GeneratorType) else "cr"
     frame = getattr(suspended, f"{kind}_frame")

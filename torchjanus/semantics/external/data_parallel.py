@@ -1,6 +1,6 @@
 """``DistributedDataParallel`` in a watched run: its forward and backward passes, as operations and collectives.
 
-The watched run uses torch's own reducer. A process group in the place of its own sees which buckets it reduces, and in
+The watched run uses torch's own reducer. A process group in place of its own sees which buckets it reduces, and in
 which order. What another attempt of the same call has reduced is taken from the journal. Knows nothing of graphs.
 """
 

@@ -158,7 +158,7 @@ class ForeignCalls(NativeMethods):
             yield value
 
     def as_tensors(self, value: Any) -> Any:
-        """Return nested lists with tensors of the same dtype in the place of NumPy values."""
+        """Return nested lists with tensors of the same dtype in place of NumPy values."""
         if is_one_of(type(value), (list, tuple)):
             parts = [self.as_tensors(part) for part in value]
             return type(value)(parts) if any(map(operator.is_not, parts, value)) else value

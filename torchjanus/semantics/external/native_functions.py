@@ -70,7 +70,7 @@ _MODE_QUESTIONS: frozenset[Any] = frozenset(getattr(torch.overrides, name) for n
 _ENTERING: frozenset[Any] = frozenset(
     {torch.overrides.TorchFunctionMode.__enter__, torch.overrides._push_mode, torch._C._push_on_torch_dispatch_stack}
 )
-# Classes whose instances hold what they were made of where nobody can replace it.
+# Classes whose instances hold what they were made of, and it cannot be replaced.
 _HIDING = (
     int, float, complex, str, bytes, operator.itemgetter, operator.attrgetter, operator.methodcaller,
     contextvars.ContextVar

@@ -60,7 +60,7 @@ class PrintCalls:
         return None
 
     def _shown(self, value: Any) -> Any:
-        """Return what ``print`` is given in the place of an object whose text Python code makes."""
+        """Return what ``print`` is given in place of an object whose text Python code makes."""
         if isinstance(value, torch.Tensor | BaseException) or self._is_foreign(value):
             return value
         cls: Any = type(value)

@@ -1,6 +1,6 @@
 """What is known of torch's native code, as plain data: functions that only query, or set modes that each node records.
 
-All other functions are refused: one that nobody has examined may communicate, count, or keep its arguments. Knows
+All other functions are refused: one that is not listed may communicate, count, or keep its arguments. Knows
 nothing of recordings.
 """
 

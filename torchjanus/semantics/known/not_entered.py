@@ -52,7 +52,7 @@ NATIVE_MODULES: Mapping[str, str] = {
 # Libraries that replace attributes of other modules and classes for a while, where no hook sees it.
 REPLACING: Mapping[str, str] = dict.fromkeys(("unittest", "pytest", "_pytest", "mock"), "a test framework")
 
-# Part of torchjanus, but run in the place of library functions, or around the program's, and watched like the program.
+# Part of torchjanus, but run in place of library functions, or around the program's, and watched like the program.
 _STAND_INS = ("stand_ins", "reducing", "heaps", "inspecting")
 _ENTERED = frozenset(
     {*(f"torchjanus.semantics.protocols.{name}" for name in _STAND_INS), "torchjanus.semantics.staged.marking"}

@@ -39,7 +39,7 @@ _NATIVE_IDS = frozenset(map(id, _NATIVE))  # a metaclass may have no hash
 
 
 class Comparisons(NativeContainers):
-    """Makes comparisons in the place of native code, each of them watched."""
+    """Makes comparisons in place of native code, each of them watched."""
 
     def __init__(self, recording: Recording, framework: FrameworkRecorder, watch: WatchHooks) -> None:
         super().__init__(recording, framework, watch)

@@ -130,7 +130,7 @@ class NativeContainers(NativeKeys):
         return value if self.recording.owner(held) is None else held
 
     def live(self, value: Any) -> Any:
-        """Return a view with the contents that the run knows in the place of a view from before the call: a view of the
+        """Return a view with the contents that the run knows in place of a view from before the call: a view of the
         dictionary's shadow, or the dictionary itself. Return anything else as it is."""
         held = self.behind(value)
         if held is value or isinstance(value, types.MappingProxyType):

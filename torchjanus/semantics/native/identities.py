@@ -43,7 +43,7 @@ IDENTITIES: frozenset[Any] = frozenset({id, hash})  # return the identity of the
 IDENTICAL: dict[Any, str] = {operator.is_: "is", operator.is_not: "is not"}
 
 
-def apart(*numbers: int) -> bool:
+def are_distinct(*numbers: int) -> bool:
     """Whether all numbers differ."""
     return len(set(numbers)) == len(numbers)
 
@@ -142,7 +142,7 @@ def compared(recording: Recording, a: Any, b: Any) -> None:
 def note_apart(recording: Recording) -> None:
     """At the end of the run, assume that the objects used as keys are distinct in the next call, too."""
     if len(recording.identities) > 1:
-        recording.hold(Apply(apart, tuple(recording.identities.values())), True)
+        recording.hold(Apply(are_distinct, tuple(recording.identities.values())), True)
 
 
 def _is_by_identity(value: Any, method: str) -> bool:

@@ -32,7 +32,7 @@ __all__ = [
     "shown",
 ]
 
-_LEAF = "leaf"  # in the place of a backward function's name: a leaf that requires a gradient
+_LEAF = "leaf"  # in place of a backward function's name: a leaf that requires a gradient
 
 
 def history_of(tensor: torch.Tensor) -> str | None:

@@ -143,7 +143,7 @@ class Texts(ShownParts):
         return value
 
     def described(self, value: Any) -> Any:
-        """Return what a call that only shows its arguments is given at commit in the place of ``value``."""
+        """Return what a call that only shows its arguments is given at commit in place of ``value``."""
         if isinstance(value, Traced):
             return value
         if isinstance(value, BaseException) and self.recording.owner(value) is None:

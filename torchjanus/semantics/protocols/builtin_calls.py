@@ -160,7 +160,7 @@ class BuiltinCalls(Conversions):
         return self.call_native(at, fn, tuple(given), kwargs)
 
     def callback(self, at: Site, fn: Any) -> Any:
-        """Return what native code is given to call in the place of ``fn``."""
+        """Return what native code is given to call in place of ``fn``."""
         return self.callee(at, fn) if is_one_of(type(fn), (FunctionType, MethodType)) else fn
 
     def call_slot(self, at: Site, fn: Any, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:

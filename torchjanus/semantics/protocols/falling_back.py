@@ -22,7 +22,7 @@ __all__ = ["CallsOut", "attempt", "call_made_once", "failed", "falling_back", "n
 
 _ENDING = (StopIteration, StopAsyncIteration, GeneratorExit)
 _NOTHING: Any = object()
-# Modules that only note. Code elsewhere in torchjanus raises an error of its own accord only where Python would.
+# Modules that only note. Code elsewhere in torchjanus raises an error of its own only where Python would.
 _NOTING = (
     "trace/", "semantics/record/", "semantics/calls/", "semantics/known/details.py",
     "semantics/protocols/falling_back.py", "semantics/containers/histories.py",

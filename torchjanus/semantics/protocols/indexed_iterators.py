@@ -31,7 +31,7 @@ class WrappedIterable:
     __slots__ = ()
 
     def native(self) -> Any:
-        """Return the object that Python would have made. The program's objects hold it in the place of this one."""
+        """Return the object that Python would have made. The program's objects hold it in place of this one."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

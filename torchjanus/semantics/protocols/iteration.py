@@ -88,7 +88,7 @@ class Iteration(Operators):
         return self.for_consumption(at, iterable)
 
     def for_consumption(self, at: Site, iterable: Any) -> Any:
-        """Return what native code is given in the place of an iterable that it consumes and may measure."""
+        """Return what native code is given in place of an iterable that it consumes and may measure."""
         if not self.reaches(iterable):
             return iterable
         iterator, tp = self.iterate(at, iterable), type(iterable)

@@ -171,7 +171,7 @@ def _is_protocol(*args: Any) -> bool:
 
 
 def stand_in_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what is watched in the place of ``fn`` with these arguments, mostly ``fn`` itself."""
+    """Return what is watched in place of ``fn`` with these arguments, mostly ``fn`` itself."""
     made = _made_for(fn, args, kwargs)
     if made is fn:
         return fn

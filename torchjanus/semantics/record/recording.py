@@ -61,7 +61,7 @@ def _is_bound(value: Any) -> bool:
 
 
 def _unchanged(known: Any, value: Any) -> bool:
-    """Whether two reads of one place agree: scalars by value, objects that a descriptor makes anew by type."""
+    """Whether two reads of one place agree: scalars by value, objects that a descriptor creates by type."""
     if type(known) is not type(value):
         return False
     if isinstance(value, int | float | complex | str | bytes):

@@ -302,7 +302,7 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         return view
 
     def view_in_heap(self, view: Any) -> Any:
-        """Return the view that the heap gets in the place of ``view`` (see ``views``)."""
+        """Return the view that the heap gets in place of ``view`` (see ``views``)."""
         return self._views.get(id(view), (view, view))[1]
 
     def pin(self, value: Any, why: str) -> Any:

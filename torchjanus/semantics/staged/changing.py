@@ -34,7 +34,7 @@ class Changing(LiftedSemantics):
         self.met: dict[int, tuple[Any, ...]] = {}  # what objects of global variables held when they were first read
         self._globals: dict[int, Any] = {}  # values of global variables that have been read, by id
         self.applied = applied  # asked first with each callee: what makes graph functions of staged ones
-        self.refused: Refused | None = None  # the first change that was refused, though nobody may have got the error
+        self.refused: Refused | None = None  # the first change that was refused: its error may have been lost
 
     def at(self, site: Site) -> Loops:
         """Note that the program is at this site, and return the staging."""
@@ -56,7 +56,7 @@ class Changing(LiftedSemantics):
                 "A staged function is run once, its graph many times: the change would be made once.",
                 "Return what changes.", staging.place,
             )  # fmt: skip
-            self.refused = self.refused or error  # a generator that is destroyed raises it to nobody
+            self.refused = self.refused or error  # the error of a destroyed generator is lost
             raise error
         staging.changes(obj)
 

@@ -39,7 +39,7 @@ class Merging(Lists):
         self.copies: list[tuple[Any, ...]] = []  # objects that merging has made, each with those in whose place it is
 
     def copied(self, made: Any, *of: Any) -> Any:
-        """Note that ``made`` is in the place of the objects ``of`` from now on, and return it."""
+        """Note that ``made`` is in place of the objects ``of`` from now on, and return it."""
         if not isinstance(made, tuple):
             self.copies.append((made, *of))
         return made

@@ -68,7 +68,7 @@ class Staging:
 
     @quiet
     def fresh(self, type_: Any) -> Any:
-        """Return a new value of a type, which whoever asks has to bind: see ``ref_of``."""
+        """Return a new value of a type. The caller has to bind it: see ``ref_of``."""
         if isinstance(type_, TensorSpec):
             fake = self.fakes.like(type_)
             self.builder.tensor(fake)

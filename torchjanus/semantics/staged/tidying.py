@@ -1,5 +1,5 @@
-"""A staged graph as it is handed out: without what nobody uses, with values, versions and alias classes numbered in the
-order of its text."""
+"""Prepares a staged graph for the user: without what nothing uses, with values, versions and alias classes numbered in
+the order of its text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tidy(graph: Graph) -> Graph:
 
 
 def _drop_unused(graph: Graph) -> bool:
-    """Drop nodes, results of switches and inputs that nobody uses; whether there were any."""
+    """Drop nodes, results of switches and inputs that nothing uses. Return whether there were any."""
     used = {ref.value for ref in refs_in((graph.result or (),))}
     for node in walk(graph.body):
         used |= {ref.value for ref in refs_in(tuple(operand for _, operand in node.fields))}

@@ -209,7 +209,7 @@ class DynamicIndexWatch:
         self._really(really, torch.Tensor.__setitem__, tensor, tuple(parts), value)
 
     def _of_tensors(self, part: Any) -> Any:
-        """Return a part of a key with tensors in the place of fetched integers."""
+        """Return a part of a key with tensors in place of fetched integers."""
         if _bounds(part) is not None:
             return slice(self._of_tensors(part.start), self._of_tensors(part.stop))
         fetched = isinstance(part, TracedInt) and _is_dynamic(part)

@@ -92,7 +92,7 @@ class PausableMode(TorchFunctionMode):
                 _push_mode(mode)
 
     def unparsed(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any]:
-        """Return what to call with these arguments in the place of ``fn``, which torch implements in C++.
+        """Return what to call with these arguments in place of ``fn``, which torch implements in C++.
 
         Torch parses the arguments before it shows a mode the call, and anew when the mode makes the call. If that asks
         an object of the program's own for a number or a length, this mode is called directly, so that it is asked once.

@@ -43,7 +43,7 @@ class Released(Watch):
             self.natives.shadows.follow()
 
     def _bare(self, value: Any) -> Any:
-        """Return what the program would have in the place of a value that this run has made. Iterators stay, since
+        """Return what the program would have in place of a value that this run has made. Iterators stay, since
         variables hold them, too."""
         if isinstance(value, WrappedIterable):
             return value

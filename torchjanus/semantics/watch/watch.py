@@ -132,7 +132,7 @@ class Watch(Protocols):
         if fn is collections.namedtuple and (made := self.made_classes.named_tuple(at, args, kwargs)) is not None:
             return made
         fn, args = self.calls.target(fn, args)
-        # The class is abstract: isinstance() would hash the program's class by way of its metaclass.
+        # The class is abstract: isinstance() would hash the program's class through its metaclass.
         if id(type(fn)) not in _PLAIN_CALLABLES and any(one is _HIGHER_ORDER for one in mro_of(type(fn))):
             self.at(at)
             return self.natives.unknown(fn, args, kwargs)

@@ -111,7 +111,7 @@ class ByIteration:
     ahead: tuple[int, ...]
     otherwise: Any = None
 
-    def goes_with(self, other: object) -> bool:
+    def has_distance_of(self, other: object) -> bool:
         """Whether both have the same distance to the iteration index of one common loop."""
         if not isinstance(other, ByIteration) or len(self.ahead) != len(other.ahead):
             return False
@@ -120,7 +120,7 @@ class ByIteration:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ByIteration):
             return NotImplemented
-        return self.goes_with(other) or (self.otherwise is not None and self.otherwise == other.otherwise)
+        return self.has_distance_of(other) or (self.otherwise is not None and self.otherwise == other.otherwise)
 
     def __hash__(self) -> int:
         return hash(len(self.ahead))

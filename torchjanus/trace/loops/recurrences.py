@@ -251,7 +251,7 @@ def _column_of(known: Recurrences, position: int, name: str, given: _Rows) -> tu
         return None
     form = _form_of(known, position, name, given, made)
     if form is None or all(_known(one) == _known(made[0]) for one in made):
-        return None  # nobody knows for how long it stays the same
+        return None  # it is not known for how long it stays the same
     iteration = _affine(made) if _is_linear(form) else None
     if iteration is not None and _goes_back(form):
         return (position, made, counting_down(made[-1]) if iteration[2] == -1 else form)

@@ -10,7 +10,7 @@ import torch
 
 from tests.graph.recursion.learnt import Learnt, Node, chain_of, sums_of
 from torchjanus.core.errors import InternalFault
-from torchjanus.graph.recursion.traversal.traversal import HostTraversal, wherever
+from torchjanus.graph.recursion.traversal.traversal import HostTraversal, with_aliases
 
 WORDS = torch.randn(5, 3)
 
@@ -99,5 +99,5 @@ def test_a_walk_says_what_it_needs_of_the_step(sums: Learnt) -> None:
 
 def test_tokens_of_one_tensor_stand_for_each_other() -> None:
     alike = {"a": frozenset({"a", "b"}), "b": frozenset({"a", "b"})}
-    assert wherever(["a", "c"], alike) == {"a", "b", "c"}
-    assert wherever([], alike) == frozenset()
+    assert with_aliases(["a", "c"], alike) == {"a", "b", "c"}
+    assert with_aliases([], alike) == frozenset()

@@ -150,7 +150,7 @@ def deleted(o, x):
     return x * (3.0 if "tmp" in vars(o) else 2.0)
 
 
-# What the step says, and what is put in the place of what it came upon.
+# What the step says, and what is put in place of what it came upon.
 USES: dict[str, tuple[str, Any]] = {
     "meth": ("o.meth(x)", lambda self, x: x * 9),
     "prop": ("x * o.prop", property(lambda self: 9.0)),

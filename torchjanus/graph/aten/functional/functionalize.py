@@ -273,7 +273,7 @@ def _return_contents(
     _refuse_inference(inputs, mutated)
     _refuse_overlapping(inputs, mutated)
     graph.lint()
-    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    output: Any = graph.output_node()
     output.args = ([*output.args[0], *contents.values()],)
     return tuple(mutated)
 
@@ -283,7 +283,7 @@ def _drop_restored(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Drop the updates of inputs that get their old contents back. Return the other mutated inputs, and these."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][sizes:]
-    output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    output: Any = graph.graph.output_node()
     values = list(output.args[0])
     first = len(values) - len(mutated)
     same = dead_writes.unchanged([placeholders[index] for index in mutated], values[first:])

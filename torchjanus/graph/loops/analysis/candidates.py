@@ -99,7 +99,7 @@ def _goes_by_iterations(trace: Trace, plain: UntracedComputation, counted: froze
             continue
         column = [row[place[1]] for row in rows]
         if plain.lookup:
-            return all(one.lookup and one.structure.goes_with(plain.structure) for one in column)
+            return all(one.lookup and one.structure.has_distance_of(plain.structure) for one in column)
         firsts = [one.operands[0] for one in column if one.operands]
         steps = {later - earlier for earlier, later in itertools.pairwise(firsts)}
         if len(firsts) == len(column) and len(steps) == 1 and steps != {0}:

@@ -210,12 +210,12 @@ class EffectMerger:
         iterations = len(self._known)
         self._known = [{} for _ in self._known]  # an object shared with other effects is not merged here
         for start in range(len(items) - iterations + 1):
-            if self._speaks_of(items[start], 0) and self._speaks_of(items[start + iterations - 1], iterations - 1):
+            if self._is_of(items[start], 0) and self._is_of(items[start + iterations - 1], iterations - 1):
                 merged = self.recipe(items[start : start + iterations])
                 return [*items[:start], CollectedItems(merged, self.exprs.count), *items[start + iterations :]]
         return list(items)
 
-    def _speaks_of(self, recipe: Any, number: int) -> bool:
+    def _is_of(self, recipe: Any, number: int) -> bool:
         """Whether the recipe contains a tensor or number of this iteration."""
         if isinstance(recipe, tuple):
             return False

@@ -194,7 +194,7 @@ class ExpressionMerger:
         last = len(self.positions) - 2
         if isinstance(expr, Apply) and expr.token in self.counted:
             return Apply(pick, (self.counted[expr.token], -1))
-        if not isinstance(expr, Apply) or self.latest(expr) < 0 or not self._speaks_of_earlier(expr, last):
+        if not isinstance(expr, Apply) or self.latest(expr) < 0 or not self._uses_earlier_iteration(expr, last):
             return expr
         chain = self._chain(expr, last)
         if chain is None:
@@ -204,7 +204,7 @@ class ExpressionMerger:
             raise NotMergeable("loop-numbers", "a number that is used after the loop is not the last of a recurrence")
         return Apply(pick, (merged.args[0], -1))
 
-    def _speaks_of_earlier(self, expr: Any, last: int) -> bool:
+    def _uses_earlier_iteration(self, expr: Any, last: int) -> bool:
         return any(0 <= self.latest(leaf) < last for leaf in leaves(expr))
 
     def _chain(self, expr: Apply, last: int) -> list[Any] | None:

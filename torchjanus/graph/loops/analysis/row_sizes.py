@@ -77,7 +77,7 @@ class _RowSizeRewriter(TraceRewriter):
         for number, event in enumerate(e for e in ops_of(old.events)):
             for ref in event.outs:
                 self.made_after.setdefault(ref.number, number + 1)
-        self.said = {e.access_path.token for e in old.events if isinstance(e, HeapRead)}
+        self.emitted = {e.access_path.token for e in old.events if isinstance(e, HeapRead)}
         self.geometries = geometries(old)
         sizes = [leaf for loop in old.loop_instances if isinstance(loop.count, Expr) for leaf in leaves(loop.count)]
         sizes += [
@@ -133,6 +133,6 @@ class _RowSizeRewriter(TraceRewriter):
         known = self.geometries.get(tensor.access_path.token)
         for dim, size in enumerate(() if known is None else known[0]):
             access_path = tensor.access_path.then(Step.SIZE, dim)
-            if Read(access_path).token in self.reads and access_path.token not in self.said:
-                self.said.add(access_path.token)
+            if Read(access_path).token in self.reads and access_path.token not in self.emitted:
+                self.emitted.add(access_path.token)
                 yield HeapRead(access_path, size, "number", place=tensor.place)

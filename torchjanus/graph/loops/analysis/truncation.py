@@ -35,7 +35,7 @@ class TruncatedLoops(RenumberedTrace):
     added: set[int] = field(default_factory=set)  # inserted operations, by id
     marks: dict[int, Op] = field(default_factory=dict)  # its own marks: inner loops may have others
     ended: list[int] = field(default_factory=list)  # positions among the new events at which the loops end
-    said: dict[int, Any] = field(default_factory=dict)  # conditions on trip counts, by the event's id
+    conditions: dict[int, Any] = field(default_factory=dict)  # conditions on trip counts, by the event's id
     places: dict[int, int] = field(default_factory=dict)  # position of an old event among the new ones
 
     def trace(self) -> Trace:
@@ -47,15 +47,15 @@ class TruncatedLoops(RenumberedTrace):
         events: list[Any] = []
         loops = iter(self.loops)
         operations = calls = 0  # extern calls of the last iterations
-        said: set[Any] = set()  # tokens of the conditions on trip counts so far
+        seen: set[Any] = set()  # tokens of the conditions on trip counts so far
         for event, kept in pieces:
             if isinstance(event, _EventPosition):
                 self.places[event.position] = len(events)
                 continue
-            if id(event) in self.said:
-                if event.token in said:
+            if id(event) in self.conditions:
+                if event.token in seen:
                     continue
-                said.add(event.token)
+                seen.add(event.token)
             if isinstance(event, Op):
                 operations += kept
             if id(event) in self.marks and event.func is begin_iterations:
@@ -123,7 +123,7 @@ class TruncatedLoops(RenumberedTrace):
             yield _EventPosition(position), False
             if position in trips and isinstance(event, LoopEnd):
                 event = LoopEnd(KEPT, event.place)
-            yield from self._said(limits.get(position, ()))
+            yield from self._conditions(limits.get(position, ()))
             loop = loops.get(position)
             if loop is not None:
                 place, count, kept = loop.place, loop.instance.count, self.kept(loop)
@@ -135,9 +135,10 @@ class TruncatedLoops(RenumberedTrace):
                 if (whole := loop.instance.whole) is not None:
                     found = unread(self.old, loop.instance.asked, place)
                     asked = (Apply(operator.ge, (whole, loop.instance.least)), *loop.instance.asked)
-                    yield from self._said((*found, *(NumberPredicate(expr, True, place) for expr in asked)))
+                    yield from self._conditions((*found, *(NumberPredicate(expr, True, place) for expr in asked)))
                     if loop.full and loop.token in self.spared:  # sizes that no other condition fixes
-                        yield from self._said([NumberPredicate(Apply(operator.eq, (whole, loop.count)), True, place)])
+                        same = Apply(operator.eq, (whole, loop.count))
+                        yield from self._conditions([NumberPredicate(same, True, place)])
                 yield self._mark(Op(begin_iterations, "begin_iterations", args, {}, (), loop.modes, place)), True
                 cut = (starts[kept], loop.instance.end)
             if position in answers and isinstance(event, TensorPredicate | NumberPredicate):
@@ -148,11 +149,11 @@ class TruncatedLoops(RenumberedTrace):
             yield from self._end(ends[len(self.old.events)], self.old.events[-1])
         yield _EventPosition(len(self.old.events)), False
 
-    def _said(self, events: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
+    def _conditions(self, events: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
         """Yield conditions on trip counts, and mark them as such: several loops may have the same, and one of them is
         kept."""
         for event in events:
-            self.said[id(event)] = event
+            self.conditions[id(event)] = event
             yield event, True
 
     def _mark(self, mark: Op) -> Op:

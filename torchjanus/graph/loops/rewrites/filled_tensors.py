@@ -164,8 +164,9 @@ def _reading(trace: Trace, instance: LoopInstance, written: Container[int]) -> d
 
 def _leaves_or_changes(trace: Trace, number: int) -> bool:
     merged = (part for part in trace.recipe_parts() if isinstance(part, TensorOf | TensorAt))
-    changing = (e for e in ops_of(trace.events) if (changes(e) or knows(e)))
-    return any(part.ref.number == number for part in merged) or any(_speaks(op.args[:1], number) for op in changing)
+    if any(part.ref.number == number for part in merged):
+        return True
+    return any(_occurrences(op.args[:1], number) for op in ops_of(trace.events) if changes(op) or knows(op))
 
 
 def _reads(
@@ -201,7 +202,7 @@ def _is_row(trace: Trace, value: Any, size: tuple[int, ...], changed: frozenset[
 
 def _is_known(trace: Trace, number: int) -> bool:
     """Whether the program uses more of the tensor than its value."""
-    return any(knows(op) and _speaks(op.args, number) for op in ops_of(trace.events))
+    return any(knows(op) and _occurrences(op.args, number) for op in ops_of(trace.events))
 
 
 def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int, int] | None:
@@ -236,11 +237,11 @@ def uses(trace: Trace, frames: LoopSnapshots | LoopInstance, number: int) -> int
             merged.append(event.ref)
         parts = (part for recipe in recipes for part in parts_of(recipe))
         merged += [part.ref for part in parts if isinstance(part, TensorOf | TensorAt)]
-        found += _speaks(merged, number)
+        found += _occurrences(merged, number)
     return found
 
 
-def _speaks(value: Any, number: int) -> int:
+def _occurrences(value: Any, number: int) -> int:
     of = [leaf.ref for expr in expressions_in(value) for leaf in leaves(expr) if isinstance(leaf, Fetch | Size)]
     return [*(ref.number for ref in refs_in(value)), *of].count(number)
 
@@ -249,7 +250,7 @@ def _is_last_merged(trace: Trace, one: _FilledTensor) -> bool:
     """Whether each row gets gradients from one other place at most: then the order of summation does not matter."""
     for at in one.writes:
         number = trace.events[at].args[2].number  # type: ignore[union-attr]
-        users = [e for e in ops_of(trace.events) if _speaks((e.args, e.kwargs), number)]
+        users = [e for e in ops_of(trace.events) if _occurrences((e.args, e.kwargs), number)]
         graded = [op for op in users if op.modes.grad and any(trace.kinds.get(r.number, (True,))[-1] for r in op.outs)]
         if len(graded) > 1:
             return False

@@ -28,7 +28,7 @@ from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
-__all__ = ["chains", "lengths_of", "lists_as_rows", "rows_of", "takes_all"]
+__all__ = ["chains", "concatenated_rows", "lengths_of", "lists_as_rows", "rows_of", "takes_all"]
 
 LEAST = 2  # elements
 
@@ -298,7 +298,7 @@ class _ListRewriter(TraceRewriter):
                     return
                 sized.add(made.token)
             if isinstance(event, Op) and takes_all(event, one.refs):
-                func = torch.clone if event.name == "torch.stack" else _one_behind_the_other
+                func = torch.clone if event.name == "torch.stack" else concatenated_rows
                 made = replace(made, func=func, name=func.__name__, args=(TensorRef(number),), kwargs={})
             yield made
 
@@ -382,6 +382,6 @@ class _ListRewriter(TraceRewriter):
             yield LoopInstance(starts, starts[-1] + 1, Apply(operator.sub, (self._count(), 1)), (), 1)
 
 
-def _one_behind_the_other(rows: torch.Tensor) -> torch.Tensor:
+def concatenated_rows(rows: torch.Tensor) -> torch.Tensor:
     """Return ``torch.cat`` of the rows."""
     return rows.flatten(0, 1).clone()

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from torchjanus.core.errors import InternalFault
-from torchjanus.graph.operators.loop_op import shapes_of
+from torchjanus.graph.operators.loop_op import TAGS, define, shapes_of
 from torchjanus.graph.recursion.variants.plan import LevelSchedule
 
 __all__ = [
@@ -105,15 +105,13 @@ def _found(key: int) -> tuple[Calls, ScheduledRun]:
     """Return the calls that ``key`` names and the schedule set for them. Raises InternalFault."""
     calls: Calls | None = _KEYED.get(key)
     if calls is None:
-        raise InternalFault(f"nobody runs the calls of recursion {key}")
+        raise InternalFault(f"no runner is registered for recursion {key}")
     laid = _CURRENT.laid.get(calls.owner)
     if laid is None:
         raise InternalFault(f"no forest has been laid out for recursion {key}")
     return calls, laid
 
 
-_library = torch.library.Library("torchjanus", "FRAGMENT")
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 _FORWARD = "(int key, str gives, SymInt[] lengths, Tensor[] shared, Tensor[] seeds) -> Tensor[]"
 _BACKWARD = "(int key, str gives, str present, Tensor[] tangents, Tensor[] shared, Tensor[] results) -> Tensor[]"
 
@@ -157,12 +155,5 @@ def _backward_shapes(
     return shapes_of(gives, 0)
 
 
-def _define(name: str, schema: str, run: Any, shapes: Any) -> torch._ops.OpOverload:
-    _library.define(name + schema, tags=_TAGS)
-    _library.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"torchjanus::{name}", shapes, lib=_library)
-    return getattr(torch.ops.torchjanus, name).default  # type: ignore[no-any-return]
-
-
-FORWARD = _define("invoke", _FORWARD, _forward, _forward_shapes)
-BACKWARD = _define("invoke_backward", _BACKWARD, _backward, _backward_shapes)
+FORWARD = define("invoke", _FORWARD, _forward, _forward_shapes, TAGS)
+BACKWARD = define("invoke_backward", _BACKWARD, _backward, _backward_shapes, TAGS)

@@ -61,7 +61,7 @@ class _CellSplit:
         self.varying = self._after("given_", "tangent_", COUNT)
         _transpose_products(self.graph, self.varying, self.likes)
         self.backward = self._after("tangent_")
-        flat = list(_output_of(self.graph).args[0])  # type: ignore[arg-type]
+        flat = list(self.graph.output_node().args[0])  # type: ignore[arg-type]
         second = whole.outputs + len(whole.taken)
         self.outputs: list[torch.fx.Node] = flat[: whole.outputs]
         self.row_gradients, self.sum_gradients = flat[whole.outputs : second], flat[second:]
@@ -260,9 +260,4 @@ def _before(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
         if node not in found:
             found.add(node)
             pending.extend(node.all_input_nodes)
-    return found
-
-
-def _output_of(graph: torch.fx.Graph) -> torch.fx.Node:
-    found: torch.fx.Node = next(node for node in reversed(graph.nodes) if node.op == "output")
     return found

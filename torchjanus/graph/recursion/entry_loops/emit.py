@@ -107,7 +107,7 @@ class EntryLoopRewriter(Renumbering):
         self.numbers = {number: new for new, number in enumerate(numbered)}
         self.after: list[int] = []
         self.builds: dict[int, int] = {}  # old number of a new object -> its number in the new trace
-        self.said: set[AccessPath] = set()  # paths of collected numbers that have been emitted
+        self.emitted: set[AccessPath] = set()  # paths of collected numbers that have been emitted
 
     # -- a loop as calls ------------------------------------------------------------------------------------------
 
@@ -348,9 +348,9 @@ class EntryLoopRewriter(Renumbering):
 
     def _collected(self, access_path: AccessPath, place: Place) -> Iterator[HeapRead]:
         """Yield the facts of numbers of all trees that the host collects, once."""
-        if access_path in self.said:
+        if access_path in self.emitted:
             return
-        self.said.add(access_path)
+        self.emitted.add(access_path)
         assert access_path.base is not None
         places = (access_path.key.at(access_path.base, n) for n in itertools.count())
         elements = itertools.takewhile(self.found.__contains__, places)

@@ -16,7 +16,7 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import NOWHERE, Place, Refused, refused
 from torchjanus.graph.ir.passes import Pass, Stage
 from torchjanus.graph.ir.program import Node
-from torchjanus.graph.loops.rewrites.lists import takes_all
+from torchjanus.graph.loops.rewrites.lists import concatenated_rows, takes_all
 from torchjanus.graph.recursion.entry_loops.pass_through import passed_on, unseen
 from torchjanus.trace.actions import InvokeOp, Op
 from torchjanus.trace.events import Event, Trace
@@ -43,11 +43,6 @@ _rows.__name__ = "rows"
 def is_rows_of(node: Node) -> bool:
     """Whether the node represents all that calls append to the list of its argument."""
     return node.func is _rows
-
-
-def _one_behind_the_other(rows: torch.Tensor) -> torch.Tensor:
-    """Compute ``torch.cat`` of the rows."""
-    return rows.flatten(0, 1).clone()
 
 
 def sum_of_rows(rows: torch.Tensor) -> torch.Tensor:
@@ -152,7 +147,7 @@ class _OutputListRewriter(Renumbering):
                 adding = sum_from if len(event.args) > 1 else sum_of_rows
                 self._becomes(position, event, adding, (self._made_rows(one), *event.args[1:]))
             elif takes_all(event, one.refs):
-                func: Any = torch.clone if event.name == "torch.stack" else _one_behind_the_other
+                func: Any = torch.clone if event.name == "torch.stack" else concatenated_rows
                 self._becomes(position, event, func, (self._made_rows(one),))
             elif (chain := _chain(events, position, one.refs)) is not None:
                 self.changes.update(dict.fromkeys(chain[:-1]))

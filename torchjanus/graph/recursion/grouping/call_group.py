@@ -17,7 +17,7 @@ from torchjanus.core.errors import NOWHERE, Place, Refused, refused
 from torchjanus.graph.recursion.cells.buffers import AssembledRecursion, UnequalTerms, assemble
 from torchjanus.graph.recursion.cells.invoke import EntryCalls, Invocation
 from torchjanus.graph.recursion.grouping.variants import VariantTable
-from torchjanus.graph.recursion.traversal.traversal import EntryCall, HostTraversal, wherever
+from torchjanus.graph.recursion.traversal.traversal import EntryCall, HostTraversal, with_aliases
 from torchjanus.graph.recursion.variants.counts import read_place
 from torchjanus.graph.recursion.variants.gradients import Used
 from torchjanus.graph.recursion.variants.plan import LevelSchedule
@@ -139,7 +139,7 @@ class Calls:
         known = (variant.flowing for variant in variant_table.reached([self.callee], self.world))
         events = [(event, used) for event, used in zip(self.events, self.used, strict=True) if used]
         found = variant_table.flowing(events, self._exact(variant_table)) & frozenset().union(*known)
-        return wherever(found, self.alike)
+        return with_aliases(found, self.alike)
 
 
 @dataclass(eq=False)

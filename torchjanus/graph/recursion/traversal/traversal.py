@@ -44,7 +44,7 @@ from torchjanus.host.embed import compile_with_constants
 from torchjanus.trace.actions import HeapWrite, place_of
 from torchjanus.trace.recipes import Number
 
-__all__ = ["EntryCall", "HostTraversal", "wherever"]
+__all__ = ["EntryCall", "HostTraversal", "with_aliases"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +148,14 @@ class HostTraversal:
         known = self._complete.get(cells)
         if known is None:
             reached = {token for cell in cells for token in self._used[cell]}
-            known = self._complete[cells] = self._wanted == wherever(reached, self._alike) & self._tokens
+            known = self._complete[cells] = self._wanted == with_aliases(reached, self._alike) & self._tokens
         return known
 
     def _gradients_reach_all(self, met: Iterable[tuple[int, Used]]) -> bool:
         """Return the same by gradient flow: ``met`` holds the variants taken, each with the results in use."""
         gradients = {variant.number: variant.gradients for variant in self._assembled.variants}
         found = [gradients[number].flow(used)[0] for number, used in met]
-        return wherever(frozenset().union(*found), self._alike) & self._tokens == self._wanted
+        return with_aliases(frozenset().union(*found), self._alike) & self._tokens == self._wanted
 
     # -- code generation ----------------------------------------------------------------------------------------
 
@@ -393,6 +393,6 @@ class HostTraversal:
         raise AssertionError(f"{ref} is no row")
 
 
-def wherever(tokens: Iterable[Any], alike: Mapping[Any, frozenset[Any]]) -> frozenset[Any]:
+def with_aliases(tokens: Iterable[Any], alike: Mapping[Any, frozenset[Any]]) -> frozenset[Any]:
     """Return these tokens of shared tensors and all other tokens of the same tensors."""
     return frozenset().union(*(alike.get(token, frozenset({token})) for token in tokens))

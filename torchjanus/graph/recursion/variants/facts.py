@@ -33,11 +33,11 @@ def part_by_tensor(one: Trace, other: Trace) -> bool:
 
 def distinguished(one: Trace, other: Trace) -> bool:
     """Whether the facts about their arguments distinguish two variants, whatever tensors decide."""
-    said = {about(event): event.token for event in one.events if _says(event)}
-    return any(said.get(about(event), event.token) != event.token for event in other.events if _says(event))
+    said = {about(event): event.token for event in one.events if _is_argument_fact(event)}
+    return any(said.get(about(event), event.token) != event.token for event in other.events if _is_argument_fact(event))
 
 
-def _says(event: Any) -> bool:
+def _is_argument_fact(event: Any) -> bool:
     """Whether the event is a fact about an argument, which is checked for each call."""
     match event:
         case HeapRead(access_path=at, kind=kind):

@@ -69,7 +69,7 @@ class _Conversion:
         self.masks: dict[Any, int] = {}
         self.fetched: dict[Any, Any] = {}
         self.ops = 0
-        self.said: dict[Any, Any] = {}  # subject -> fact
+        self.emitted: dict[Any, Any] = {}  # subject -> fact
         self.deciding: set[int] = set()
         self.within: dict[int, Path] = {}
         self.paths: dict[int, Path] = {}  # by leaf
@@ -197,11 +197,11 @@ class _Conversion:
     def _fact(self, event: Any) -> bool:
         """Whether the fact is new. Raises NotMergeable if it contradicts a fact of another path."""
         place = about(event)
-        if place in self.said:
-            if self.said[place] != event.token:
+        if place in self.emitted:
+            if self.emitted[place] != event.token:
                 raise NotMergeable("recursion-branch", "the arms rely on facts that exclude each other")
             return False
-        self.said[place] = event.token
+        self.emitted[place] = event.token
         return True
 
     def _follow(self, group: Sequence[MergedTrace], begin: int, path: Path) -> _Following:
@@ -222,7 +222,7 @@ class _Conversion:
                 for leaf in group:
                     leaf.numbers.update((ref.number, new.number) for ref, new in zip(event.outs, outs, strict=True))
             else:
-                self._tell(group, event, path)
+                self._emit_event(group, event, path)
             if isinstance(event, Op):
                 for leaf in group:
                     leaf.after.append(self.ops)
@@ -232,7 +232,7 @@ class _Conversion:
             self.paths[id(leaf)] = path
         return first.recipe(first.old.result)
 
-    def _tell(self, group: Sequence[MergedTrace], event: Any, path: Path) -> None:
+    def _emit_event(self, group: Sequence[MergedTrace], event: Any, path: Path) -> None:
         """Emit one event of the group."""
         first = group[0]
         if isinstance(event, Op):

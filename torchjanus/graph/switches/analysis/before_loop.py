@@ -58,7 +58,7 @@ class NamesBeforeLoop:
             else:
                 for ref in event.outs:
                     anew += self._name(ref.number, ("made", anew))
-            args = self._said((event.args, event.kwargs))
+            args = self._with_names((event.args, event.kwargs))
             outs = () if unbinding else tuple(map(self._leaf, event.outs))
             tokens.append((event.name, symbol_token(args), outs, event.modes))
         self.made = list(self._paths)
@@ -88,14 +88,14 @@ class NamesBeforeLoop:
             return ("asserted", self.path(event.ref.number), event.place, event.outcome)
         return event.token
 
-    def _said(self, value: Any) -> Any:
+    def _with_names(self, value: Any) -> Any:
         """Return the arguments of an operation with names in place of tensors."""
         if isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(part, TensorRef) for part in value):
             column = self._columns.get(tuple(part.number for part in value))
             if column is not None:
                 return column
         if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-            return type(value)(map(self._said, value))
+            return type(value)(map(self._with_names, value))
         return map_leaves(value, self._leaf)
 
     def _leaf(self, value: Any) -> Any:

@@ -27,7 +27,7 @@ from torchjanus.graph.switches.analysis.lists import check_unseen, filled_in, wi
 from torchjanus.graph.switches.analysis.numbers import NumberStates
 from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements, without_unbound
 from torchjanus.graph.switches.rewrites.arm_programs import switch_of
-from torchjanus.graph.switches.rewrites.later_uses import apart
+from torchjanus.graph.switches.rewrites.later_uses import distinct_place
 from torchjanus.graph.switches.rewrites.numbering import Renumbering
 from torchjanus.graph.switches.rewrites.operands import OperandRewriter
 from torchjanus.trace.actions import Op
@@ -107,7 +107,7 @@ class _SwitchRewriter(OperandRewriter):
         leading = next((n for n, event in enumerate(rest) if not isinstance(event, LoopEnd)), len(rest))
         hoisted = {subject_of(event) for event in events if isinstance(event, Fact)}
         tail = [*rest[:leading], *check, *rest[leading:]]
-        places = self.places_anew(len(events), len(iterations), len(check), leading)
+        places = self.position_map(len(events), len(iterations), len(check), leading)
         kept = [
             not (isinstance(event, Fact) and not is_question(event) and subject_of(event) in hoisted) for event in tail
         ]
@@ -121,7 +121,7 @@ class _SwitchRewriter(OperandRewriter):
         first = len(old.events[:start]) + len(events)
         count, counters = self.frames.count, self.frames.counters
         new_starts = tuple(first + one for one in starts)
-        found = list(self.instances_anew(place))
+        found = list(self.moved_instances(place))
         if count is not None:
             counters = (*counters, *((one, 1) for one in sorted(self.acting.offsets) if (one, 1) not in counters))
             begins, back = self.frames.begins, self.frames.back
@@ -145,15 +145,15 @@ class _SwitchRewriter(OperandRewriter):
             recipes=self.recipes,
             fetched={**fetched, **self.fetched},
             loop_instances=sorted(found, key=lambda iterations: iterations.starts[:1]),
-            loop_records=list(self.renumbered_iterations(place, new_starts)),
-            plain=list(self.plain_anew(place)),
+            loop_records=list(self.moved_records(place, new_starts)),
+            plain=list(self.moved_plain(place)),
             peeked=[(place(position), number) for position, number in old.peeked],
             reread=[(place(position), where) for position, where in old.reread],
             counted=[(place(position), where, count) for position, where, count in old.counted],
             given=[replace(plain, position=place(plain.position)) for plain in old.given],
             changed={place(at): names for at, names in old.changed.items() if not start <= at < self.end},
             measured=place(old.measured) if old.measured >= 0 else old.measured,
-            frames=[*self.frames_anew(place)],
+            frames=[*self.moved_frames(place)],
             loops=[],
             alive=[*old.alive, old, switch],
         )
@@ -253,7 +253,7 @@ class _SwitchRewriter(OperandRewriter):
         events: list[Any] = [
             Op(torch.stack, "torch.stack", (rows,), {}, (TensorRef(stacked),), quiet, place),
             Op(are_known, "are known", (TensorRef(stacked), *limits), {}, (TensorRef(known),), quiet, place),
-            TensorPredicate(TensorRef(known), True, after + 2, apart(place, 0)),
+            TensorPredicate(TensorRef(known), True, after + 2, distinct_place(place, 0)),
         ]
         events += self.check_rows(resolved, TensorRef(stacked), quiet, after + op_count(events))
         self.last = dict(self._results[-1])
@@ -265,7 +265,7 @@ class _SwitchRewriter(OperandRewriter):
         for position, (tensor, outcome) in enumerate(zip(self.gated, flow.reached(arms), strict=True)):
             one = TensorRef(self.new())
             events.append(Op(torch.select, "torch.select", (reached, 0, position), {}, (one,), quiet, place))
-            events.append(TensorPredicate(one, outcome, after + op_count(events), apart(place, 1 + position)))
+            events.append(TensorPredicate(one, outcome, after + op_count(events), distinct_place(place, 1 + position)))
             if not outcome:
                 events.append(Op(flow.close, "close", (TensorRef(tensor),), {}, (), quiet, place))
         for name in self.lasts:

@@ -178,7 +178,7 @@ class DrawHoister(AddingRewriter):
         changes = self.moved(lambda at, end: at if at == self.at and end > frames.end else places[at], places)
         starts = tuple(places[at] for at in frames.starts)
         changes["loop_instances"] = [one for one in changes["loop_instances"] if one.starts != starts]
-        changes["plain"] = [replace(one, structure=self._said(one.structure)) for one in changes["plain"]]
+        changes["plain"] = [replace(one, structure=self._with_draw_names(one.structure)) for one in changes["plain"]]
         number = old.frames.index(frames)
         changes["frames"][number] = self.framed(changes["frames"][number])
         made = self.made(events, access_paths=self.access_paths, **changes)
@@ -216,11 +216,11 @@ class DrawHoister(AddingRewriter):
             Apply(form.func, tuple(self._of(one, iteration) for one in form.args)) if isinstance(form, Apply) else form
         )
 
-    def _said(self, merged: Any) -> Any:
+    def _with_draw_names(self, merged: Any) -> Any:
         """Return a plain computation's structure with names for drawn numbers that all iterations share."""
         if not isinstance(merged, tuple):
             return merged
-        return self._words[merged] if merged in self._words else tuple(map(self._said, merged))
+        return self._words[merged] if merged in self._words else tuple(map(self._with_draw_names, merged))
 
 
 class _BatchedDrawHoister(DrawHoister):

@@ -29,10 +29,10 @@ from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size
 
-__all__ = ["LiveOutRewriter", "apart"]
+__all__ = ["LiveOutRewriter", "distinct_place"]
 
 
-def apart(place: Place, number: int) -> Place:
+def distinct_place(place: Place, number: int) -> Place:
     """Return a distinct place for one of several assertions: repeated assertions at one place look like a loop."""
     return replace(place, column=-1 - number)
 
@@ -66,7 +66,7 @@ class LiveOutRewriter(TraceRewriter):
         self.fetched = dict[Any, Any]()
         self.shown: dict[int, tuple[Any, ...]] = {}  # id of an effect -> its recipes
         self.counted: dict[Any, None] = {}  # numbers that are used after the loop
-        self.spoken = dict[int, int]()
+        self.renamed = dict[int, int]()
         self.stacked: list[Any] = []  # the columns that the current operation uses
         self.last: Mapping[Any, int] = {}  # final values of the variables
         self.seen_at: dict[int, Any] = {}  # by position: see ``LiveOutUses.at``
@@ -100,17 +100,17 @@ class LiveOutRewriter(TraceRewriter):
         if self.grading:
             self.graded.add(variable)
         found = number if self.results is None else self.last[variable]
-        self.spoken[number] = found
+        self.renamed[number] = found
         return found
 
     def operation(self, op: Op, after: int) -> Op:
-        self.spoken, self.stacked = {}, []
+        self.renamed, self.stacked = {}, []
         self.grading = op.modes.grad and op.name != "Tensor.detach"
         map_leaves((op.args, op.kwargs), self._constant)
         made = super().operation(op, after)
-        if any(ref.number in self.after.made and ref.number not in self.spoken for ref in op.outs):
+        if any(ref.number in self.after.made and ref.number not in self.renamed for ref in op.outs):
             raise NotMergeable("branch-in-place", "a result of the loop is changed in place after it")
-        return replace(made, outs=tuple(TensorRef(self.spoken.get(ref.number, ref.number)) for ref in op.outs))
+        return replace(made, outs=tuple(TensorRef(self.renamed.get(ref.number, ref.number)) for ref in op.outs))
 
     def final(self, number: int) -> int:
         self.grading = True
@@ -188,7 +188,7 @@ class LiveOutRewriter(TraceRewriter):
 
     def rest(self) -> tuple[list[Any], Any]:
         """Return the events after the loop and the result, rewritten."""
-        self.anew()  # the first pass did not know the number of operations in the iterations
+        self.restart()  # the first pass did not know the number of operations in the iterations
         self.marks_behind = []
         old, operations, found = self.old, self.before + self.inside, []
         for number, event in enumerate(old.events[: self.start]):

@@ -21,7 +21,7 @@ __all__ = ["PositionRewriter"]
 class PositionRewriter(RowReadRewriter):
     """The part of the rewriter that maps positions."""
 
-    def places_anew(self, found: int, iterations: int, check: int, leading: int) -> Any:
+    def position_map(self, found: int, iterations: int, check: int, leading: int) -> Any:
         """Return the function that maps an event's position to the new run, before facts are dropped."""
 
         def place(position: int) -> int:
@@ -35,7 +35,7 @@ class PositionRewriter(RowReadRewriter):
 
         return place
 
-    def renumbered_iterations(self, place: Any, starts: tuple[int, ...]) -> Iterator[Any]:
+    def moved_records(self, place: Any, starts: tuple[int, ...]) -> Iterator[Any]:
         """Yield the loop records of all loops; the iterations of this one start at ``starts``."""
         for indices in self.old.loop_records:
             if tuple(indices.starts) == self.frames.starts:
@@ -46,7 +46,7 @@ class PositionRewriter(RowReadRewriter):
                 ended = None if indices.end is None else place(indices.end)
                 yield indices.elsewhere([place(position) for position in indices.starts], ended)
 
-    def instances_anew(self, place: Any) -> Iterator[LoopInstance]:
+    def moved_instances(self, place: Any) -> Iterator[LoopInstance]:
         """Yield the loops before and after this one that may have another trip count. A later loop whose trip count, or
         what it asks for, comes from this loop is left out: it stays unrolled."""
         for one in self.old.loop_instances:
@@ -101,7 +101,7 @@ class PositionRewriter(RowReadRewriter):
         found = self.acting.values[variable]
         return ("number", found) if isinstance(found, Expr) else (value[0], found)
 
-    def frames_anew(self, place: Any) -> Iterator[LoopSnapshots]:
+    def moved_frames(self, place: Any) -> Iterator[LoopSnapshots]:
         """Yield the frames of the loops after this one."""
         for frames in self.old.frames:
             if frames.starts[0] < self.end:
@@ -118,7 +118,7 @@ class PositionRewriter(RowReadRewriter):
             starts = tuple(map(place, frames.starts))
             yield replace(frames, starts=starts, end=place(frames.end), states=states, count=count)
 
-    def plain_anew(self, place: Any) -> Iterator[Any]:
+    def moved_plain(self, place: Any) -> Iterator[Any]:
         """Yield the plain computations; those within the loop lose their operands, which are resolved."""
         inside = range(self.frames.untraced_counts[0], self.frames.untraced_counts[-1])
         for number, plain in enumerate(self.old.plain):

@@ -19,13 +19,13 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.switches.analysis.arms import ResolvedArms
 from torchjanus.graph.switches.analysis.iterations import IndexedRead, Source
-from torchjanus.graph.switches.rewrites.later_uses import LiveOutRewriter, apart
+from torchjanus.graph.switches.rewrites.later_uses import LiveOutRewriter, distinct_place
 from torchjanus.trace.actions import Op
 from torchjanus.trace.facts import TensorPredicate
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read, Size
 
-__all__ = ["RowReadRewriter", "are_there", "in_order"]
+__all__ = ["RowReadRewriter", "in_order", "rows_exist"]
 
 _ROWS = 100  # first place number of row assertions, after those of other assertions
 
@@ -50,7 +50,7 @@ def in_order(base: torch.Tensor, indices: torch.Tensor, dim: int, first: int) ->
     return base.index_select(dim, (indices + first).remainder(base.size(dim)))
 
 
-def are_there(arms: torch.Tensor, base: torch.Tensor, taking: Sequence[int], dim: int, first: int) -> torch.Tensor:
+def rows_exist(arms: torch.Tensor, base: torch.Tensor, taking: Sequence[int], dim: int, first: int) -> torch.Tensor:
     """Return a scalar tensor: whether the row exists for each iteration whose arm reads it.
 
     ``arms``: the arm of each iteration, shape (iterations,); ``taking``: the arms that read the row."""
@@ -122,8 +122,8 @@ class RowReadRewriter(LiveOutRewriter):
             taking = tuple(arm for arm, some in enumerate(resolved.takes) if source in some)
             there = TensorRef(self.new())
             args = (arms, TensorRef(base), taking, _dimension_of(one), self.frames.begins + one.more)
-            yield Op(are_there, "are there", args, {}, (there,), modes, place)
-            yield TensorPredicate(there, True, after + 1 + number, apart(place, _ROWS + number))
+            yield Op(rows_exist, "are there", args, {}, (there,), modes, place)
+            yield TensorPredicate(there, True, after + 1 + number, distinct_place(place, _ROWS + number))
 
 
 def _picked(one: IndexedRead, base: int, key: int, number: int) -> Op:

@@ -27,7 +27,7 @@ _MOST = 0.5  # of the events: if more have to be walked through, nothing is gain
 @dataclass(frozen=True, slots=True)
 class Composite:
     """A composite event. ``made``: the tensors made within; ``wanted``: those that Python may ask for later on.
-    Gradients that live on are written when the graph is committed, and nobody else holds what was made within. Where
+    Gradients that live on are written when the graph is committed, and nothing else holds what was made within. Where
     there is a ``following``, torch's own code is run for the parameters in ``chosen``: it gives the event that comes
     after each that matches, ``first`` is the first one. ``numbers``: pairs of slots, of which the first gets the number
     of the second; ``equal``: pairs of tensors that have to hold the same number."""

@@ -225,7 +225,7 @@ class Path:
         return Input(self._like(one), one.meta.requires_grad, one.meta.is_leaf, grad, f"tensor {n}", known)
 
     def _like(self, one: External) -> torch.Tensor:
-        """Return a tensor like the external as it was met. Its contents are nobody's."""
+        """Return a tensor like the external as it was recorded, with arbitrary contents."""
         meta = one.meta
         with torch.no_grad():
             made = torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device)

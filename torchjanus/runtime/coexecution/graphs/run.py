@@ -1,5 +1,5 @@
-"""Runs a path's graph once, stage by stage: when Python waits for it, or beside the skeleton. Nobody else may draw from
-its generators meanwhile.
+"""Runs a path's graph once, stage by stage: when Python waits for it, or beside the skeleton. No other code may draw
+from its generators during the run.
 
 Knows neither placeholders nor what makes a path.
 """
@@ -41,14 +41,14 @@ def _generators() -> list[torch.Generator]:
 
 
 class GraphRun(ABC):
-    """One run. ``seconds``: the graph's own time; ``waited``: how long Python has stood still for it; ``due``: how many
+    """One run. ``seconds``: the graph's own time; ``waited``: how long Python has waited for it; ``due``: how many
     events have to have matched before ``proceed`` can do something."""
 
     def __init__(self, served: Served) -> None:
         self.seconds = self.waited = 0.0
         self.due = _NEVER
         self._served = served
-        self._drawn = generator_state() if served.draws else b""  # the state that nobody else may have changed
+        self._drawn = generator_state() if served.draws else b""  # the state that no other code may have changed
 
     @abstractmethod
     def advance(
@@ -209,7 +209,7 @@ class OverlappedRun(GraphRun):
         self._orders.append(self._worker.order(lambda: run.compute(given, slots, stage)))
 
     def _require_unchanged(self) -> None:
-        """Nobody may have written to a tensor that the worker has read at an unknown time."""
+        """Check that nothing has written to a tensor that the worker has read at an unknown time."""
         with torch._C.DisableTorchFunction():
             if any(tensor._version != version for tensor, version in self._versions):
                 raise RuntimeError("a tensor that the graph reads was written to by somebody else")

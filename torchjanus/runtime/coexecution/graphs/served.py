@@ -48,7 +48,7 @@ class _Outputs:
 
 
 class OneStage:
-    """A run of a graph for which nobody waits before its end; see ``StagedRun``."""
+    """A run of a graph that Python waits for only at its end; see ``StagedRun``."""
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay

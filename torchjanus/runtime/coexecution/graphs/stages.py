@@ -2,7 +2,7 @@
 
 A stage begins as soon as all that it takes from outside is known: most of a forward pass when its first argument is
 met, the update when the optimizer has said its numbers. Random numbers are drawn in stages of their own, by the
-thread of the skeleton, since nobody else may draw in between. Knows neither threads nor skeletons.
+thread of the skeleton, since no other code may draw in between. Knows neither threads nor skeletons.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ class SharedArrays:
         return (one.number for one in self.all)
 
     def rebind(self, values: Sequence[Any]) -> bool:
-        """Give the memory of each array that somebody holds to the tensors that should share it: ``values``, by number,
-        have been made anew. Returns whether that was possible. What the arrays hold stays; the rest of their memory,
+        """Give the memory of each array that is still held to the tensors that should share it: ``values``, by number,
+        have been made again. Returns whether that was possible. What the arrays hold stays; the rest of their memory,
         which the graph may have used for other values, becomes what the tensors hold."""
         for one in self.all:
             made = values[one.number]

@@ -13,9 +13,9 @@ __all__ = ["is_dropped_observed", "release"]
 
 
 def release(tensors: dict[int, torch.Tensor], outside: Container[int]) -> tuple[tuple[int, ...], bool]:
-    """Remove from ``tensors`` the computed ones that nobody else holds. Return the numbers of the others, and whether a
-    weak reference observes one that is removed. ``outside``: the numbers of the tensors that the call did not compute.
-    """
+    """Remove from ``tensors`` the computed ones that nothing else holds. Return the numbers of the others, and whether
+    a weak reference observes one that is removed. ``outside``: the numbers of the tensors that the call did not
+    compute."""
     escapes, observed = _release_once(tensors, outside)
     for generation in (1, 2):  # a cycle of autograd's, mostly a young one, may be all that holds it
         if any(tensors[number].grad_fn is not None for number in escapes):
@@ -40,6 +40,6 @@ def _release_once(tensors: dict[int, torch.Tensor], outside: Container[int]) -> 
 
 
 def is_dropped_observed(tensors: dict[int, torch.Tensor], numbers: Container[int]) -> bool:
-    """Whether a weak reference observes a tensor of these that nobody else holds."""
+    """Whether a weak reference observes one of these tensors that nothing else holds."""
     dropped = (tensors[n] for n in tensors if n in numbers and sys.getrefcount(tensors[n]) == 2)
     return any(map(getweakrefcount, dropped))

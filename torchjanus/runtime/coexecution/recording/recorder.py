@@ -151,7 +151,7 @@ class Recorder(TorchFunctionMode):
     def _given(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: Kind
     ) -> tuple[Any, Any]:
-        """Return the arguments with numbers in the place of tensors."""
+        """Return the arguments with numbers in place of tensors."""
         if kind is Kind.STATE and called(func).short != "_set_grad_enabled":
             return (), {}
         if kind is Kind.HOST and called(func).short in ("tensor", "as_tensor", "asarray"):

@@ -1,1 +1,1 @@
-"""Values that are not known while a program is staged, what torch tells of them, and where the program keeps them."""
+"""Values that are not known while a program is staged, what torch knows of them, and where the program keeps them."""

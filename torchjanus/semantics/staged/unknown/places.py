@@ -58,7 +58,7 @@ Contents = dict[int, tuple[Any, Any]]  # of objects and variables, by id
 
 
 def grown_lists(before: Contents, after: Contents) -> dict[int, CellType | None]:
-    """Return the ids of ordinary lists that are longer or shorter than before, or in the place of which a variable has
+    """Return the ids of ordinary lists that are longer or shorter than before, or in place of which a variable has
     a list of unknown length now, each with a variable that holds it. ``after``: what objects and variables hold in the
     end of a part that has been taken back."""
     found: dict[int, CellType | None] = {}

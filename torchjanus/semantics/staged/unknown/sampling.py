@@ -67,7 +67,7 @@ def sampled(function: Callable[..., Any], args: Any, kwargs: Any, new_size: Call
 
 
 class _Run:
-    """One call, with sizes in the place of symbols."""
+    """One call, with sizes in place of symbols."""
 
     def __init__(self, function: Any, leaves: list[Any], spec: Any, values: dict[Any, int]) -> None:
         self.values = values

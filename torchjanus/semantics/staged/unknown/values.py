@@ -293,7 +293,7 @@ class StagedRange:
 
 
 class Poison:
-    """In the place of a value that no graph can have: whoever uses it gets the reason."""
+    """Stands for a value that no graph can have. Every use of it raises the reason."""
 
     def __init__(self, reason: Refused) -> None:
         object.__setattr__(self, "reason", reason)

@@ -17,10 +17,10 @@ OF_LEAVES = frozenset({"is_leaf", "grad", "grad_fn", "retains_grad", "retain_gra
 
 
 class ResultViews(Part):
-    """Views in the place of tensors that a recursive call has returned."""
+    """Views in place of tensors that a recursive call has returned."""
 
     def compared(self, a: Any, b: Any) -> tuple[Any, Any]:
-        """Return the operands of an ``is``: the tensors in the place of their views."""
+        """Return the operands of an ``is``: the tensors in place of their views."""
         if self._is_refused_view(a, "compares") or self._is_refused_view(b, "compares"):
             return self.recording.bare(a), self.recording.bare(b)
         return a, b

@@ -126,7 +126,7 @@ class NumberLists(Part):
             access_path = None if dtype is None else self._changing(args[0], fn)
             column = None if access_path is None else self._column(access_path, args[0])
             if column is not None:
-                # torch.tensor() converts integers to floats by way of double.
+                # torch.tensor() converts integers to floats through double.
                 wide = column.double() if kind is int and dtype.is_floating_point else column
                 return wide.to(dtype, copy=True)
         return None

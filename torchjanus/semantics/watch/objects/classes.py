@@ -62,7 +62,7 @@ class Classes(Part):
         return self.class_value(cls, name, value)
 
     def class_value(self, cls: type, name: str, value: Any) -> Any:
-        """Record that ``value`` was read from a class, or by way of it from an object. Return what the program gets."""
+        """Record that ``value`` was read from a class, or through it from an object. Return what the program gets."""
         raw, owner = class_lookup(cls, name)
         if owner is None:
             return value  # provided by a library's metaclass

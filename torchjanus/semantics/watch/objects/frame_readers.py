@@ -34,7 +34,7 @@ class FrameReaders(Part):
         self._outermost = outermost
 
     def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
-        """Return what is called in the place of such a function. ``owner``: the caller's globals."""
+        """Return what is called in place of such a function. ``owner``: the caller's globals."""
         self.at(at)
         if fn is warnings.warn:
             return functools.partial(self._warn, at, owner)

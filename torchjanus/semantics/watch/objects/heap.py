@@ -122,7 +122,7 @@ class Heap(Part):
             if not self.semantics.enterable(fallback) or is_trusted_module(namespace.get("__name__")):
                 return Protocols.load_attr(self.semantics, at, module, name)  # AttributeError, as a rule
             return self.semantics.call(at, self.recording.read_key(base, namespace, "__getattr__"), (name,), {})
-        # Functions of a library do not change, but anybody may set its flags.
+        # Functions of a library do not change, but any code may set its flags.
         trusted = is_trusted_module(namespace.get("__name__")) and not is_one_of(type(namespace[name]), _FLAGS)
         return self.recording.read_key(base, namespace, name, trusted=trusted)
 

@@ -27,7 +27,7 @@ _BY_NUMBER = (list, tuple, dict, collections.deque)  # they treat a NumPy intege
 
 
 class Items(Part):
-    """Subscripts. Old containers are read and written by way of their shadows, which record it."""
+    """Subscripts. Old containers are read and written through their shadows, which record it."""
 
     def __init__(self, state: WatchState, semantics: Protocols, errors: Errors) -> None:
         super().__init__(state)
