@@ -1,7 +1,7 @@
 """Modules that are imported when an attribute of them is first read, and packages whose names are.
 
-Importing Inductor, Dynamo and SymPy takes a second, which a program that compiles nothing does not need, and a script
-in which no step is found needs next to nothing of torchjanus. Only what is written here defers an import: a module
+Importing Inductor, Dynamo and SymPy takes a second. A program that compiles nothing does not need them, and a script in
+which no step is found needs almost nothing of torchjanus. Only what is written here defers an import: a module
 names at its top what it uses, as for any other import. This module does not know what is deferred.
 """
 

@@ -3,10 +3,10 @@
 Replay is run again on the call's own inputs, with their last bits changed. If its result varies as much as the
 artifact's differed, there is no disagreement: the gradient of a bias in front of a BatchNorm is only rounding, and Adam
 amplifies it to full size. The first change is of the size of rounding. The next are as large as the rounding of fifty
-layers, and then come some in between, for jumps that only few changes cause: one activation next to zero that falls on
-the other side of a ReLU changes the gradients by a thousandth (seen with ResNet50). The changes that explain most come
-first, since their order does not matter otherwise. A question takes one run of the step, so a call asks only one, and
-the inputs are kept until the last. This module does not know the artifact.
+layers. Then come some in between, for jumps that only few changes cause: one activation near zero that falls on the
+other side of a ReLU changes the gradients by a thousandth (seen with ResNet50). The changes that explain most come
+first. A question takes one run of the step, so a call asks only one, and the inputs are kept until the last question.
+This module does not know the artifact.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ determined they are (``execute.determinacy``).
 Cost: a call on trial runs the step twice, and keeps one copy of the inputs. The artifact runs first; once the size of
 its updates is known, the old contents are not needed any more. A doubt does need them. So the first call in which
 numbers disagree proves nothing and does not count; the calls after it keep the old contents, and ask one question each.
-In return one more call has to agree, which more than compensates: an artifact that shows its fault in a share r of all
-calls passes n + 1 calls, or n + 2 after one that proved nothing, with probability (1 - r)^(n+1) (1 + r (1 - r)), which
-is less than (1 - r)^n. How much a tensor varies under the smallest changes is kept for later calls: a disagreement of
-up to a quarter of what that would explain is not asked about again (a transformer has such a tensor in each layer, the
-gradient of the keys' biases).
+In return one more call has to agree, which more than compensates. Let an artifact show its fault in a share r of all
+calls. It passes n + 1 calls, or n + 2 after one that proved nothing, with probability (1 - r)^(n+1) (1 + r (1 - r)).
+That is less than (1 - r)^n. How much a tensor varies under the smallest changes is kept for later calls: no question is
+asked about a disagreement of up to a quarter of that (a transformer has such a tensor in each layer, the gradient of
+the keys' biases).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Cuts a function in two between statements of its body: the first part returns the arguments of the second.
 
-The first part returns a tuple of its variables: first those that the second part takes, then the others, so that they
-live as long as before. ``rest(*first(...)[:n])`` does what the function does, except for what can only be seen from
-within a frame (``locals()``), and where a variable would have to be in both parts: such functions are not cut. Where
-the function returns in the first part, that part returns a list with the result instead of a tuple. The parts have the
-function's name, lines and closure.
+The first part returns a tuple of its variables: first the n that the second part takes, then the others, so that they
+live as long as before. ``rest(*first(...)[:n])`` does what the function does. A function is not cut if it reads its
+frame (``locals()``), or if a variable would have to be in both parts. Where the function returns in the first part,
+that part returns a list with the result instead of a tuple. The parts have the function's name, lines and closure.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Control flow as functions (Snek, section 3): the arms of an ``if``, the body of a loop, what follows a statement that
-may leave, become functions that a hook is given. Other constructs are rewritten as always.
+"""Control flow as functions (Snek, section 3): a hook gets the arms of an ``if``, the body of a loop, and the
+statements after one that may leave, as functions. Other constructs are rewritten as always.
 
-Ordinary rewriting keeps control flow native, so a hook decides one way only. Where a program is *staged*, one run has
-to go both ways. In lifted code a hook gets each part as a function, and calls it as often as it likes; the variables
-that a part sets are cells of the function around it. A function that is lifted returns None where it ends, or an
-``Exit``: how the program leaves it.
+Ordinary rewriting keeps control flow native, so a hook decides one way only. A run that *stages* the program has to
+take both ways. In lifted code a hook gets each part as a function, and calls it any number of times; the variables that
+a part sets are cells of the function around it. A lifted function returns None if it reaches its end, else an ``Exit``
+that describes how the program leaves it.
 
 Functions that can be suspended (generators, coroutines) are not lifted.
 """

@@ -42,8 +42,10 @@ def context_facts(events: Iterable[Event], numbers: bool = True) -> dict[Any, An
 
 
 def fact_of(access_path: AccessPath, value: Any) -> tuple[Any, Any]:
-    """Return the place, and what was found there as far as it may decide what a call does: the class of an object (its
-    attributes have places of their own), dtype and requires_grad of a tensor, the value of anything else."""
+    """Return the place and what a call may depend on there.
+
+    That is the class of an object (its attributes have places of their own), dtype and requires_grad of a tensor, the
+    value of anything else."""
     value = plain(value)
     if isinstance(value, torch.Tensor):
         with torch._C.DisableTorchFunction():  # the program must not see the query

@@ -36,10 +36,12 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """From here on the backward with this number is called: with the gradient of the argument when that is computed
-    (``GRADIENT``), or when the argument's ``.grad`` has been written (``ACCUMULATED``); with what autograd's function
-    that has made the argument is given, before it runs (``BEFORE``), or with what it returns and was given, after it
-    (``AFTER``). The last two return what is put in place of that, or nothing."""
+    """From here on the hook with this number is called. ``called`` says when and with what:
+
+    ``GRADIENT``: with the gradient of the argument, when that is computed. ``ACCUMULATED``: when the argument's
+    ``.grad`` has been written. ``BEFORE``: before the node of autograd that made the argument runs, with the gradients
+    that it is given; ``AFTER``: after it, with the gradients that it returns, and those that it was given. The last two
+    may return other gradients."""
 
     number: int
     called: str
@@ -47,7 +49,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Unhook:
-    """From here on, it no longer is."""
+    """From here on the hook with this number is not called any more."""
 
     number: int
 

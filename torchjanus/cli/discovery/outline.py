@@ -1,5 +1,7 @@
-"""Outlines steps: the body of a loop, of an ``if`` in a loop, or of a function, becomes a function of the variables
-that it reads, which returns those that are read afterwards. What calls it keeps its name, its signature and its lines.
+"""Outlines steps: the body of a loop, of an ``if`` in a loop, or of a function becomes a function.
+
+Its parameters are the variables that the body reads. It returns those that are read afterwards. The function around it
+keeps its name, its signature and its lines.
 
 In a module, variables are the module's, so the outlined function declares them ``global`` where other code may read
 them. In a function, live variables are passed and returned. One that may be unbound is passed with whether it is bound;

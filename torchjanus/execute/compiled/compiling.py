@@ -108,8 +108,8 @@ def patches(cpp_wrapper: bool) -> dict[str, Any]:
 def patches_for(lowered: Lowered) -> dict[str, Any]:
     """Return settings of Inductor for this graph.
 
-    The code around the kernels may be C++, except where an operator of torchjanus returns a list of one tensor, which
-    ended the program, and on other devices, whose kernels are launched from Python.
+    The code around the kernels may be C++ if all inputs are on the CPU: on other devices kernels are launched from
+    Python. It is Python, too, if an operator of torchjanus returns a list of one tensor, which crashes the C++ code.
     """
     graph = lowered.graph.graph
     values = [node.meta.get("val") for node in graph.nodes if getattr(node.target, "namespace", "") == "torchjanus"]

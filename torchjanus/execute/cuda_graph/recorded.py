@@ -1,8 +1,8 @@
 """A device that captures on the CPU: calls of ATen are recorded, and a launch repeats them in the same memory.
 
-It stands in for CUDA where there is none, and is as strict: numbers and ways of the host are those of the capture,
-nothing is done while work is captured, the host cannot look at a value meanwhile, memory of the capture is written by
-each launch, and what is fetched arrives only later. It knows nothing of steps.
+It stands in for CUDA where there is none, and is as strict. Numbers and decisions of the host are those of the capture.
+While work is captured it is not done, and the host cannot read a value. Each launch writes to the memory of the
+capture. What is fetched arrives later. This module knows nothing of steps.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Memory:
         """Return a source for each result. Results that are one object share a source; overlapping ones become views of
         one that contains the others, or of their base. ``before``: tensors with the memory of the inputs at entry.
         ``shown``: positions of results that the program may inspect: their bases are returned, too. ``saved``: further
-        results, which come last, and whose memory matters only where it is that of others. Raises Refused."""
+        results, which come last; their memory matters only where other results share it. Raises Refused."""
         self._inputs = inputs
         self._before = inputs if before is None else before
         made = [tensor for tensor in results if tensor is not None]

@@ -96,8 +96,8 @@ def _delay_updates(lowered: Lowered, stages: dict[Node, int]) -> None:
 
 
 def _ends(lowered: Lowered, earliest: dict[Node, int]) -> tuple[list[int], list[set[Node]]]:
-    """Return for each segment the place in the graph of its last node (the end, if its cut does not begin work), and
-    nodes behind that which only pack what the host needs."""
+    """Return for each segment the place of its last node in the graph (the end, if its cut does not begin work), and
+    the nodes after that place that only pack values for the host."""
     nodes, ends, packing = list(earliest), list[int](), list[set[Node]]()
     places = {node: place for place, node in enumerate(nodes)}
     flags = flags_at(lowered)

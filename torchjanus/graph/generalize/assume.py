@@ -97,8 +97,9 @@ def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> I
 
 
 def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[assumption.Assumption]:
-    """Assume that an object that the program changes is none of the objects of its class read at other paths, where
-    that may differ from call to call (an argument of one call may be the model's own list in the next)."""
+    """Assume that an object that the program changes is distinct from the objects of its class at other paths.
+
+    Only where that may differ from call to call: an argument may be the model's own list in the next call."""
     loose: dict[int, list[facts.HeapRead]] = {}  # by the id of their class
     held: dict[int, list[facts.HeapRead]] = {}
     for event in events:

@@ -156,8 +156,8 @@ def _is_certain(trace: Trace, ops: Sequence[Op], event: Extern) -> bool:
 
 
 def _check(trace: Trace, event: Extern) -> None:
-    """Raise Refused where native code would not see earlier writes of the program, which are deferred, or where a
-    fallback after the call would see its changes."""
+    """Raise Refused if native code would miss earlier writes of the program, since these are deferred, or if a fallback
+    after the call would see its changes."""
     if event.changes:
         what = f"{name_of(event.func)} is called in the middle of the step, and may change {event.changes}"
         why = "should an assumption fail after that, the program would read it as the call has left it."

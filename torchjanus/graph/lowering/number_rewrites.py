@@ -1,4 +1,4 @@
-"""Rewrites calls of ATen that take a changing number, or that Inductor compiles wrongly, as calls that take tensors.
+"""Rewrites calls of ATen so that changing numbers are tensors, and so that Inductor compiles them correctly.
 
 The numbers are elements of one float64 and one int64 tensor. Results are bitwise as eager's. Knows nothing of whole
 graphs.

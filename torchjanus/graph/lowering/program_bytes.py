@@ -60,8 +60,8 @@ def bytes_of(inputs: tuple[Input, ...]) -> int:
 
 
 def home_of(func: types.FunctionType) -> tuple[Any, str] | None:
-    """Return the namespace and name under which torch has a function that wraps another (as ``Tensor.__pow__``), whose
-    own name is another's. None for all other functions."""
+    """Return the namespace and name of a wrapper of torch's whose ``__name__`` is that of the function which it wraps
+    (as ``Tensor.__pow__``). None for all other functions."""
     home, name = _wrapped().get(id(func), (None, ""))
     return (home, name) if home is not None and vars(home).get(name) is func else None
 

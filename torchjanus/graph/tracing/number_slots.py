@@ -1,7 +1,7 @@
 """Slots: finds where the Python numbers of a program occur in its graph, by tracing twice with different numbers.
 
-A number that goes into two traces as (a, b) and occurs at one place as (f(a), f(b)) is f of that slot. Places where a
-number may take any value become graph inputs; otherwise the slot becomes a constant.
+The two traces get the numbers a and b for one slot. A place where they have f(a) and f(b), for a known function f, is f
+of that slot. Places where a number may take any value become graph inputs; otherwise the slot becomes a constant.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One co-executed call: Python runs the program on placeholders, each call of torch is matched against the path, and
-the graph is run when Python needs a value of it, and at the end.
+"""One co-executed call: Python runs the program on placeholders, and each call of torch is matched against the path.
 
-Nothing is committed before the last event has matched. A call that diverges is put back: the generators are as before,
-the matched events are really made, the placeholders become what these gave, and Python goes on, recorded.
+The graph runs when Python needs a value of it, and at the end. Nothing is committed before the last event has matched.
+If a call diverges, the generators are restored, the matched events are executed, and the placeholders get their
+results. Python then continues, and the call is recorded.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Shadow checks: an entry's graph makes a call on copies, the program makes it for real, and the outcomes are compared.
 
-The user gets eager's outcome. Compared are the result, every object and container that the commit would write, tensors
-that change in place, tensors that must not change, gradients, and torch's generator. Extern calls that the graph needs
-are made through the journal, from which eager's run takes their results; those of the commit are left to eager's run.
-This module does not decide when a call is verified.
+The user gets eager's outcome. The comparison covers the result, every object and container that the commit would write,
+tensors that change in place, tensors that must not change, gradients, and torch's generator. Extern calls that the
+graph needs are made through the journal, from which eager's run takes their results; those of the commit are left to
+eager's run. This module does not decide when a call is verified.
 
 Replay has to equal eager bitwise. A compiled artifact is compared with replay, by the tolerances of ``execute.trust``,
 and replay with eager. Batched recursive calls, and gradients through a rolled loop, sum in another order than eager, so

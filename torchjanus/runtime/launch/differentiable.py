@@ -1,8 +1,8 @@
 """Hands results of a graph to autograd: one node of the backward graph, whose backward pass is a graph, too.
 
 The node behaves as the nodes that eager would have made: it keeps what they keep, checks its versions, and frees it.
-A backward pass that the graph is not made for (gradients laid out otherwise, of some of the results only, with a graph
-of their own, under autocast) is made by autograd itself, from what was saved. Knows nothing of entries and guards.
+The graph serves the usual backward pass only. Any other (gradients of another layout or of some results only, with
+``create_graph``, under autocast) is made by autograd, from what was saved. Knows nothing of entries and guards.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ _ON_NUMBERS: dict[Callable[..., Any], Callable[[Any, Any], Any]] = {
 def reader(batch: HostBatch) -> Callable[..., list[float | int]]:
     """Return a function that reads all numbers of a batch from their tensors.
 
-    Usually they are one integer many times over (Adam's step count, for each parameter), to which Python can apply the
-    batch's steps itself. Otherwise, and on devices where each read would synchronize, it takes a few operations on one
-    stacked tensor, each of which costs as much as reading a dozen numbers.
+    Usually they are equal integers (Adam's step count, for each parameter). Then Python applies the batch's steps to
+    the integer itself. Otherwise, and on devices where each read would synchronize, the tensors are stacked, and the
+    steps are operations on that tensor. Each of these costs as much as reading a dozen numbers.
     """
     steps = batch.steps
     item = torch._C.TensorBase.item

@@ -160,8 +160,8 @@ class Part:
         return self.calls.native(*args, **kwargs)
 
     def _skip_next_calls(self) -> None:
-        """Leave the next few calls to Python. Not where what is part of which call must not depend on the clock, or
-        where some of the statements are Python's anyway."""
+        """Leave the next few calls to Python. Has no effect if decisions must not depend on the clock, or if some of
+        the statements are Python's anyway."""
         if self._budget.limited and not self._budget.times_next_call and self.before is None and self.after is None:
             self.skipped_calls = UNLOOKED
 

@@ -30,8 +30,8 @@ MOST_CALLEES = 1000  # functions that call sites have met, as long as which they
 
 class Skeleton:
     """The variant of one function. ``refusals``: what cannot be speculated on, in it or elsewhere; ``divide``: its
-    loops are no parts, but their bodies may be; ``anew``: whether the step creates the function in each call, so
-    that runs of its statements, which share its variables, cannot be functions that stay."""
+    loops are no parts, but their bodies may be; ``anew``: whether the step creates the function in each call. Runs of
+    statements of such a function share its variables, so they are created in each call, too."""
 
     def __init__(
         self, parts: Parts, fn: FunctionType, refusals: Iterable[Refusal], *, divide: bool, anew: bool = False

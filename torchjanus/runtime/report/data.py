@@ -46,8 +46,9 @@ class EntryExplanation:
 
 @dataclass(frozen=True, slots=True)
 class PartExplanation:
-    """One part of a step that Python makes: where it is, the share of the step's time that it took by Python when it
-    was measured, and its seconds, its calls, those of them by a graph, and why it is Python's (or "")."""
+    """One part of a step that Python makes. ``share``, ``seconds``: its time by Python, as a share of the step's and in
+    seconds, when it was measured. ``served``: those of its ``calls`` that a graph made. ``why``: the reason for which
+    it is Python's, or ""."""
 
     label: str
     place: Place

@@ -3,10 +3,10 @@
 Overhead is the time of a call beyond what it would take in eager: watching, generalising, lowering within the call,
 trials, wasted attempts of graphs. The time in eager is measured on calls that Python makes unwatched. Overhead is free
 in the first call and in the first window after it. A window is one second of the calls' own time (time between calls
-does not count), or ten calls in eager if they are longer. After that the account has to pay for overhead. Paid in are a
-share of the calls' time in eager, which shrinks as time goes on, and what graphs are measured to save. The expected
-price of a kind of learning is what it cost the last time; the price of watching doubles each time that a watched run
-was of no use.
+does not count), or ten calls in eager if they are longer. After that the account has to pay for overhead. Its income is
+a share of the calls' time in eager, which shrinks over time, and the time that graphs are measured to save. The
+expected price of a kind of learning is its last cost; the price of watching doubles after each watched run that was of
+no use.
 
 While there is no graph at all, one watched call may overdraw the account, unless runs have differed for long. So may
 the first graph once two runs are alike, and later runs if the account is full. The debt is paid back before anything

@@ -132,8 +132,8 @@ class Paths:
         return self._counts.speculated <= self._kept_until
 
     def let_go(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Release tensors that are no longer where a trace found them, such as gradients that another path (an
-        evaluation) has left alone. ``args``, ``kwargs``: of the last call."""
+        """Release tensors that are no longer at the access path where a trace found them, such as old gradients.
+        ``args``, ``kwargs``: of the last call."""
         traces = {id(t): t for t in (*self.latest, *(t for group in self._groups.values() for t in group.traces))}
         self._without_replaced = {key: trace for key, trace in self._without_replaced.items() if key in traces}
         for key, trace in traces.items():

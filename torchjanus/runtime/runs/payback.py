@@ -83,8 +83,8 @@ class Payback:
         return self._earlier
 
     def record_graph(self, share: float | None = None) -> None:
-        """Keep for later runs that a graph was made, and ``share``, the time of its calls as a share of eager's, if
-        that was measured. Nothing is kept of steps that are not deferred."""
+        """Keep for later runs that a graph was made. ``share``: the time of its calls as a share of eager's, None if it
+        was not measured. Nothing is kept of steps that are not deferred."""
         if share is None:
             self._rest = self._budget.overhead.seconds
         if share is None and not (self.earlier is not None and self.earlier.made):

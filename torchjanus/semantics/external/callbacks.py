@@ -1,6 +1,6 @@
 """Callbacks: the program's own code that a native call may run, what it may see too early, and what it may change.
 
-``extern_calls`` makes the call; this module says what it means that code of the program runs within it.
+``extern_calls`` makes the call; this module decides what follows from the program's code that runs within it.
 """
 
 from __future__ import annotations

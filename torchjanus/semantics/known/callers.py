@@ -46,8 +46,8 @@ def calls_given(fn: FunctionType) -> bool:
 
 
 def is_search(fn: Any) -> bool:
-    """Whether it is an optimizer's method, or what a decorator has put around it, that asks its closure so often as the
-    losses decide."""
+    """Whether it is an optimizer's method, decorated or not, that calls its closure a number of times that depends on
+    the losses."""
     inner = inspect.unwrap(fn) if isinstance(fn, FunctionType) else None  # of native code, where a decorator names that
     return isinstance(inner, FunctionType) and inner.__code__ in _SEARCHES
 

@@ -349,7 +349,7 @@ def _variables(frame: types.FrameType) -> Iterator[Any]:
 
 
 def _logged(record: logging.LogRecord) -> Iterator[Any]:
-    """Yield what a log record holds, which a handler keeps, except tensors, whose text is torch's."""
+    """Yield the values in a log record, which a handler may keep. Tensors are left out: their text is torch's."""
     for part in vars(record).values():
         for one in part if type(part) is tuple else (part,):
             if not issubclass(type(one), torch.Tensor):

@@ -1,8 +1,8 @@
 """Find the variables that change from iteration to iteration of a loop.
 
-A chain ``a, b, c = b, c, x`` that starts with the same tensor in all variables carries it over several iterations, in
-which ``a`` seems constant. The set of changing variables then grows from iteration to iteration. This module reads
-frames and knows no loops.
+In a chain ``a, b, c = b, c, x`` that starts with one tensor in all variables, ``a`` seems constant for several
+iterations. The set of changing variables then grows from iteration to iteration. This module reads frames and knows no
+loops.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fetches: elements of tensors that Python reads, as traced numbers, and truths, which are asserted.
+"""Fetches: elements of tensors that Python reads become traced numbers; truth values are asserted.
 
 Knows nothing of the functions that fetch.
 """

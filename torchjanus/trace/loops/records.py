@@ -36,9 +36,9 @@ class LoopInstance:
     """A loop that ended, and that may have another trip count in another call.
 
     ``starts``: the positions of the events before which its iterations begin; ``end``: the one before which the last
-    iteration ends; ``count``: the trip count. No iteration depends on its index by untraced numbers, except by
-    ``counters``, affine induction variables as (value in the first iteration, step), and by ``recurrences`` with a
-    closed form on which nothing depends.
+    iteration ends; ``count``: the trip count. ``counters``: affine induction variables, as (value in the first
+    iteration, step). No other untraced number depends on the iteration index, except ``recurrences``, which have a
+    closed form that nothing uses.
     """
 
     starts: tuple[int, ...]

@@ -1,9 +1,9 @@
 """Rewrite or refuse views through which functionalisation would not write back exactly what was written.
 
-It treats a change of an expanded tensor as a difference, which it adds to the base, and a change of an unfolded one as
-the whole base. So an expansion that repeats nothing becomes another kind of view, and changes through the others are
-refused. It treats the parts of ``unsafe_split`` as independent tensors, whose new contents have no gaps; the layout
-decides which numbers are vectorised together, and so their last bits (the sigmoid in a GRU cell).
+Functionalisation adds the change of an expanded tensor to the base as a difference, and writes an unfolded tensor as
+the whole base. So an expansion that repeats nothing becomes another kind of view, and changes through other expansions
+are refused. It treats the parts of ``unsafe_split`` as independent tensors, whose new contents have no gaps. But the
+layout decides which numbers are vectorised together, and so their last bits (the sigmoid in a GRU cell).
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class AlignedLoop:
 
     def _operation(self, number: int, op: Op) -> Any:
         """Return the pattern of an operation: its function, operands by role (own, previous iteration, row, outside),
-        outputs and modes, with integers that may follow the induction variable kept apart."""
+        outputs and modes. Integers that may follow the induction variable are separate."""
         name = op.name.rpartition(".")[2]
         indexed = op.name in ("Tensor.__getitem__", "torch.select", "Tensor.select") or name in ARITHMETIC
 

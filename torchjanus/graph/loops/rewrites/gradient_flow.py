@@ -41,8 +41,10 @@ def asks_for_gradients(node: Node) -> bool:
 
 
 def differentiated(nodes: Sequence[Node]) -> Container[int]:
-    """Return the indices of values from which a gradient may be requested; all if no node requests any. Values that are
-    modified in place count, since views of them may be used, and so do operands of code that autograd calls."""
+    """Return the indices of values whose gradients may be requested; all if no node requests any.
+
+    That includes values that are modified in place, since views of them may be used, and operands of code that autograd
+    calls."""
     found: set[int] = set()
     asked = False
     for node in reversed(nodes):

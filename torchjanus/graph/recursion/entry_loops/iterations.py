@@ -101,8 +101,8 @@ class _PathRewriter(TraceRewriter):
 
 @dataclass(slots=True)
 class IterationOfEntryCalls:
-    """An iteration as a call: its ``trace``, the step's tensors that it is ``given`` (numbers), and the facts by which
-    it relies on numbers that are the same for all trees."""
+    """An iteration as a call: its ``trace``, and the step's tensors that it is ``given``, by number. ``fixed``: the
+    specializations on numbers that are the same for all trees."""
 
     trace: Trace
     given: tuple[int, ...]

@@ -23,8 +23,8 @@ _ALL: Any = object()  # represents the names of all attributes of an object
 
 
 def names_read(trace: Trace, without: frozenset[Any] = frozenset()) -> set[tuple[type | None, Any]]:
-    """Return the (class, name) pairs of the attributes that a trace reads, with None for an unknown class, and (None,
-    token) pairs of the containers that it reads. ``without``: tokens of places to leave out."""
+    """Return what a trace reads: a pair (class, name) for each attribute, with None for an unknown class, and a pair
+    (None, token) for each container. ``without``: tokens of places to leave out."""
     found: set[tuple[type | None, Any]] = set()
     for event in trace.events:
         match event:

@@ -1,8 +1,12 @@
 """Resolves the numbers that iterations carry in Python, and builds their expressions for each iteration of a run.
 
-A resolved number is a tree: ("c", token, value) for a loop-invariant value, ("t", offset) for the iteration index plus
-an offset, ("v", variable) for a variable's value before the iteration, ("f", variable, type, index) for a fetch of a
-tensor that the iteration makes, ("m", function, *trees) for a value computed from others.
+A resolved number is a tree:
+
+    ("c", token, value)               a loop-invariant value
+    ("t", offset)                     the iteration index plus an offset
+    ("v", variable)                   a variable's value before the iteration
+    ("f", variable, type, index)      a fetch of a tensor that the iteration makes
+    ("m", function, *trees)           a value computed from others
 """
 
 from __future__ import annotations

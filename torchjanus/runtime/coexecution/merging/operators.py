@@ -1,8 +1,8 @@
-"""The operators of a step's calls, merged: what is known of one holds wherever the step makes it again.
+"""The operators of a step's calls, merged: what was observed of one holds for all its occurrences.
 
-Two calls of torch are the same operator where function, constants, and the metadata of the tensors are equal (Terra,
-section 4.2, without the location, on which no result depends). An operator is observed when it is met for the first
-time, and from then on a skeleton need not wait for it. Knows neither runs nor graphs.
+Two calls of torch are the same operator if function, constants, and the metadata of the tensors are equal. (Terra,
+section 4.2; the location is left out, since no result depends on it.) An operator is observed at its first occurrence.
+From then on a skeleton need not wait for it. Knows neither runs nor graphs.
 """
 
 from __future__ import annotations

@@ -58,9 +58,10 @@ Contents = dict[int, tuple[Any, Any]]  # of objects and variables, by id
 
 
 def grown_lists(before: Contents, after: Contents) -> dict[int, CellType | None]:
-    """Return the ids of ordinary lists that are longer or shorter than before, or in place of which a variable has
-    a list of unknown length now, each with a variable that holds it. ``after``: what objects and variables hold in the
-    end of a part that has been taken back."""
+    """Return the ids of ordinary lists whose length has changed, each with a variable that holds it.
+
+    A list counts, too, if its variable now holds a list of unknown length. ``after``: what objects and variables hold
+    at the end of a part that has been undone."""
     found: dict[int, CellType | None] = {}
     for number, (obj, contents) in after.items():
         if type(obj) is list and len(obj) != len(contents):

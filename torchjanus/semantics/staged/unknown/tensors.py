@@ -168,7 +168,7 @@ class Fakes:
 
     @quiet
     def takes(self, one: torch.Tensor, other: torch.Tensor) -> bool:
-        """Whether what is like the second is like the first, which may have any size where that is free."""
+        """Whether every tensor like the second is like the first. Free sizes of the first match any size."""
         if not any(map(self._is_free, one.shape)):
             return self.same(one, other)
         kinds = (one.dtype, one.device, one.ndim, one.layout, one.requires_grad)

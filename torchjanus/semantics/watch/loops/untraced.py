@@ -181,8 +181,8 @@ class UntracedValues(Part):
         return ByIteration(tuple(key - iteration for iteration in counters.values()), self._structure_of_item(obj, key))
 
     def note_lengths(self, count: Expr, ended: int, place: Place) -> None:
-        """Record, for a loop that has ended, that old lists which its iterations have indexed are as long as its trip
-        count. ``ended``: the number of the iteration that would follow."""
+        """Record that lists from before the call, indexed by the iterations of a loop that has ended, have the loop's
+        trip count as length. ``ended``: the number of the iteration that would follow."""
         for obj in [*self._indexed_lists.values()]:
             if len(obj) == ended and (access_path := self.kept(obj)) is not None and are_alike(obj):
                 length = Read(access_path.then(Step.LEN))
