@@ -1300,7 +1300,7 @@ def class_of_a_hook_that_counts():
     return Program(step, inputs())
 
 
-@program(refused="makes the class Made, whereby")
+@program(refused="makes the class Made, which calls")
 def class_made_with_a_hook():
     made = []
 

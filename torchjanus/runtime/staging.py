@@ -183,7 +183,7 @@ def _check_gradients(types: Any, values: Any) -> None:
     for type_, value in zip(pytree.tree_leaves(types), pytree.tree_leaves(values), strict=True):
         spec = type_.type if isinstance(type_, Rep) else None
         if isinstance(spec, TensorSpec) and value.requires_grad is not spec.requires_grad:
-            raise Unsupported("the program asks which tensors require gradients: stage it with such that do as these")
+            raise Unsupported("the program asks which tensors require gradients: stage it with tensors like these")
 
 
 def _check_type(type_: Any, value: Any, what: str, sizes: dict[str, int]) -> None:

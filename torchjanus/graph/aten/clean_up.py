@@ -222,7 +222,7 @@ _DEAD_CODE = Pass(
     "drop_dead_code",
     Stage.GRAPH,
     _drop_dead_code,
-    "Drops operations whose values nobody uses, but those that draw random numbers or may raise.",
+    "Drops operations whose values are not used, except those that draw random numbers or may raise.",
 )
 CLEAN_UP = PassList(
     Part.CLEAN_UP,

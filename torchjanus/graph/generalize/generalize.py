@@ -196,7 +196,7 @@ PROGRAM = PassList(
             "drop_dead_stores",
             Stage.TRACE,
             _without_dead_stores,
-            "Drops writes to objects that are made again before anybody looks.",
+            "Drops writes to objects that are overwritten before anything reads them.",
             contextual=True,
             entry=overwritten,
         ),

@@ -195,7 +195,7 @@ class ExternCalls:
             self.recording.refuse(
                 "native-keeps-tensor",
                 f"{access_path} gives back a {'tensor' if new else type(result).__name__} that was made in this call",
-                "native code kept it, and a graph makes such objects anew each time.",
+                "native code kept it, and a graph creates such objects in each call.",
                 "Clone it, or keep it in Python.",
             )
             return result

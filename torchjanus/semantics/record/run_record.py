@@ -338,7 +338,7 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         self.refuse(
             "number-too-long",
             f"computes a number by more than {DEEP} operations of Python, each on the result of the one before",
-            "so long an expression cannot be computed anew at each call.",
+            "so long an expression cannot be recomputed at each call.",
             "Compute it with torch, by sum(), or outside of the step.",
         )
 

@@ -58,7 +58,7 @@ class MadeClasses(Part):
         if (called := unwatched_code(made, watched)) is not None:
             self.recording.refuse(
                 "class-creation-hook",
-                f"makes the class {made.__name__}, whereby {called} is called",
+                f"makes the class {made.__name__}, which calls {called}",
                 "native code calls it in the middle of its own work: what it does is not watched.",
                 "Make the class outside of the step.",
             )
