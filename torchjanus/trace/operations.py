@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
+from torchjanus.core.kinds import isinstance
 from torchjanus.trace.actions import Op
 
 __all__ = ["made_by", "op_count", "op_counts", "ops_of", "used_by"]

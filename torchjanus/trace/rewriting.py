@@ -150,7 +150,7 @@ class TraceRewriter:
             assert not isinstance(one.count, TensorTermination)  # those are found when all has been rewritten
             return replace(spanned(one), count=self.expr(one.count), asked=tuple(map(self.expr, one.asked)))
 
-        def reversed_loops(one: LoopRecord) -> LoopRecord:
+        def recorded(one: LoopRecord) -> LoopRecord:
             starts = [begins(at, whole if one.end is None else one.end) for at in one.starts]
             count = None if one.count is None else self.expr(one.count)
             return replace(one, starts=starts, end=None if one.end is None else ended(one.end), count=count)
@@ -164,7 +164,7 @@ class TraceRewriter:
         return {
             "loop_instances": [counted(one) for one in old.loop_instances],
             "loops": [spanned(one) for one in old.loops],
-            "loop_records": [reversed_loops(one) for one in old.loop_records],
+            "loop_records": [recorded(one) for one in old.loop_records],
             "frames": [framed(one) for one in old.frames],
             "plain": [replace(one, position=begins(one.position, -1)) for one in old.plain],
             "given": [replace(one, position=begins(one.position, -1)) for one in old.given],

@@ -23,7 +23,7 @@ def both(step: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> tuple[Pr
     recordings = [record(step, *call) for call in calls]
     program, values = generalise(recordings)
     lowered = lower(program)
-    prepared = prepare(lowered, gated=False)
+    prepared = prepare(lowered)
     inputs = [entry.example.detach().clone() for entry in program.inputs]
     slots = values(recordings[-1])
     packed = []

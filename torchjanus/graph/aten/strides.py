@@ -182,12 +182,12 @@ def lay_results(module: torch.fx.GraphModule, wanted: Sequence[ResultLayout]) ->
         if order is None:
             continue
         changed = True
-        reversed_loops = [order.index(dim) for dim in range(len(order))]
+        inverse = [order.index(dim) for dim in range(len(order))]
         rows: dict[str, Any] = {"memory_format": torch.contiguous_format}
         for func, args, kwargs in (
             (aten.permute, (order,), {}),
             (aten.clone, (), rows),
-            (aten.permute, (reversed_loops,), {}),
+            (aten.permute, (inverse,), {}),
         ):
             value = func.default(node.meta["val"], *args, **kwargs)
             with graph.inserting_before(output):

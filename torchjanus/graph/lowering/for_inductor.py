@@ -48,18 +48,18 @@ class Prepared:
         return replace(self, graph=torch.fx.GraphModule({}, torch.fx.Graph()))
 
 
-def prepare(lowered: Lowered, *, rewrite_alpha: bool = True, gated: bool = True, compiled: bool = True) -> Prepared:
+def prepare(lowered: Lowered, *, rewrite_alpha: bool = True, compiled: bool = True) -> Prepared:
     """Return a copy of ``lowered.graph`` for Inductor. Raises Refused where a number is used where it cannot be data.
     ``rewrite_alpha=False`` leaves ``add(x, y, alpha=...)`` as it is, which Inductor of PyTorch 2.13 compiles wrongly
     where one operand is a matrix product: for tests only. ``compiled=False``: for calls of ATen, which need no rewrites
     for Inductor."""
-    return _Preparation(lowered, rewrite_alpha and compiled, compiled).build(gated)
+    return _Preparation(lowered, rewrite_alpha and compiled, compiled).build()
 
 
 class _Preparation(NumberRewrites):
     """Copies the graph node by node and rewrites it on the way."""
 
-    def build(self, gated: bool) -> Prepared:
+    def build(self) -> Prepared:
         lowered = self.lowered
         nodes = list(lowered.graph.graph.nodes)
         split = split_lists(nodes if self.compiled else [node for node in nodes if _takes_number(node)])
@@ -91,7 +91,7 @@ class _Preparation(NumberRewrites):
             if node.op == "call_function":
                 self.values[node] = split.emit(node, self) if node in split.nodes else self.convert(node)
         copies = _copies(nodes[-1].args[0][: lowered.fresh])
-        self._finish([self.values[value] for value in nodes[-1].args[0]], tensors, gated, {copy for copy, _ in copies})
+        self._finish([self.values[value] for value in nodes[-1].args[0]], tensors, {copy for copy, _ in copies})
         module = torch.fx.GraphModule(lowered.graph, self.graph)
         module.graph.eliminate_dead_code(is_impure_node=_is_commit_or_random)
         module.graph.lint()
@@ -145,13 +145,11 @@ class _Preparation(NumberRewrites):
             raise refused("inductor-copied-input", what, "Inductor would take its new contents.", "Replay is used.")
         return self.emit(aten.maximum.default, value, value)
 
-    def _finish(
-        self, values: list[torch.fx.Node], tensors: list[torch.fx.Node], gated: bool, left_out: set[int]
-    ) -> None:
+    def _finish(self, values: list[torch.fx.Node], tensors: list[torch.fx.Node], left_out: set[int]) -> None:
         """Gate the updates, emit them, and return the other values."""
         lowered = self.lowered
         holds = None
-        if lowered.flags is not None and gated:
+        if lowered.flags is not None:
             holds = self.emit(aten.all.default, values[lowered.flags])
         updates = []
         written = {self.values[tensors[index]] for index in lowered.mutated}

@@ -231,11 +231,11 @@ def _transpose_products(graph: torch.fx.Graph, varying: set[torch.fx.Node], like
                 parts.append(graph.call_function(aten.t.default, (part,)))
                 likes[parts[-1].name] = _transposed(likes[part.name])
             product = graph.call_function(aten.mm.default, tuple(parts))
-            reversed_loops = graph.call_function(aten.t.default, (product,))
+            transposed = graph.call_function(aten.t.default, (product,))
         like = likes[node.name]
-        likes[product.name], likes[reversed_loops.name] = _transposed(like), like
-        varying.update((product, reversed_loops, *(part for part in parts[:1])))
-        node.replace_all_uses_with(reversed_loops)
+        likes[product.name], likes[transposed.name] = _transposed(like), like
+        varying.update((product, transposed, *(part for part in parts[:1])))
+        node.replace_all_uses_with(transposed)
         graph.erase_node(node)
 
 

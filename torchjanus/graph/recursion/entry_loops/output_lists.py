@@ -279,13 +279,13 @@ class _OutputListRewriter(Renumbering):
             if isinstance(event, Op):
                 self.after.append(operations)
         places.append(len(events))
-        reversed_loops = [
+        records = [
             loop_record.elsewhere(
                 [places[n] for n in loop_record.starts], None if loop_record.end is None else places[loop_record.end]
             )
             for loop_record in old.loop_records
         ]
-        iterations = [
+        instances = [
             replace(one, starts=tuple(places[n] for n in one.starts), end=places[one.end])
             for one in old.loop_instances
             if not any(n in self.changes for n in range(one.starts[0], one.end))
@@ -300,8 +300,8 @@ class _OutputListRewriter(Renumbering):
             tensors=tensors,
             memory=[*(old.memory[number] for number in self.kept), *(0 for _ in range(2 * len(self.lists)))],
             access_paths=access_paths,
-            loop_instances=iterations,
-            loop_records=reversed_loops,
+            loop_instances=instances,
+            loop_records=records,
             loops=[
                 replace(loop, starts=tuple(places[n] for n in loop.starts), end=places[loop.end]) for loop in old.loops
             ],

@@ -144,7 +144,7 @@ class _SwitchRewriter(OperandRewriter):
             result=result,
             recipes=self.recipes,
             fetched={**fetched, **self.fetched},
-            loop_instances=sorted(found, key=lambda iterations: iterations.starts[:1]),
+            loop_instances=sorted(found, key=lambda instance: instance.starts[:1]),
             loop_records=list(self.moved_records(place, new_starts)),
             plain=list(self.moved_plain(place)),
             peeked=[(place(position), number) for position, number in old.peeked],

@@ -37,14 +37,14 @@ class PositionRewriter(RowReadRewriter):
 
     def moved_records(self, place: Any, starts: tuple[int, ...]) -> Iterator[Any]:
         """Yield the loop records of all loops; the iterations of this one start at ``starts``."""
-        for indices in self.old.loop_records:
-            if tuple(indices.starts) == self.frames.starts:
-                yield replace(indices, starts=list(starts), end=place(self.end))
-            elif indices.end is not None and indices.end < self.start:
-                yield indices
-            elif not any(self.start <= position < self.end for position in indices.starts):
-                ended = None if indices.end is None else place(indices.end)
-                yield indices.elsewhere([place(position) for position in indices.starts], ended)
+        for record in self.old.loop_records:
+            if tuple(record.starts) == self.frames.starts:
+                yield replace(record, starts=list(starts), end=place(self.end))
+            elif record.end is not None and record.end < self.start:
+                yield record
+            elif not any(self.start <= position < self.end for position in record.starts):
+                ended = None if record.end is None else place(record.end)
+                yield record.elsewhere([place(position) for position in record.starts], ended)
 
     def moved_instances(self, place: Any) -> Iterator[LoopInstance]:
         """Yield the loops before and after this one that may have another trip count. A later loop whose trip count, or
