@@ -56,7 +56,7 @@ def test_every_stage_is_printed(tmp_path: Path) -> None:
         "hook.",
         "step.py:7  return x * 2",
         "aten.mul.Tensor",
-        "x is a float32[2]",
+        "x is float32[2]",
         "return  %",
     ):
         assert text in done.stdout

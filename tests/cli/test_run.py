@@ -287,6 +287,71 @@ def test_a_traceback_is_what_python_prints(script) -> None:
     assert "no such batch" in plain[1]
 
 
+FAILS_IN_STEPS = """\
+import logging
+import traceback
+
+import torch
+
+
+def train(fails):
+    net = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for i in range(fails + 1):
+        optimizer.zero_grad()
+        loss = net(torch.ones(2, 3)).sum()
+        loss.backward()
+        optimizer.step()
+        if i == fails:
+            raise KeyError(i)
+
+
+class Trainer:
+    def step(self, x):
+        self.optimizer.zero_grad()
+        loss = self.net(x).sum()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item() / (0 if x.shape[0] == 5 else 1)
+
+
+for fails in (0, 9):
+    try:
+        train(fails)
+    except KeyError:
+        traceback.print_exc()
+trainer = Trainer()
+trainer.net = torch.nn.Linear(3, 1)
+trainer.optimizer = torch.optim.SGD(trainer.net.parameters(), 0.1)
+for i in range(10):
+    try:
+        trainer.step(torch.ones(5 if i in (0, 9) else 2, 3))
+    except ZeroDivisionError:
+        logging.exception("call %d", i)
+for i in range(10):
+    trainer.optimizer.zero_grad()
+    loss = trainer.net(torch.ones(2, 3)).sum()
+    loss.backward()
+    trainer.optimizer.step()
+    assert i != 8, \\
+        "eight"
+"""
+
+
+def test_tracebacks_of_steps_are_what_python_prints(script) -> None:
+    path = script(FAILS_IN_STEPS)
+
+    def run(*command: str) -> tuple[int, str]:
+        done = subprocess.run([sys.executable, *command], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    plain = run(path)
+    assert plain[0] == 1
+    assert plain[1].count("Traceback") == 5
+    for after in ("0", "1000"):
+        assert run("-m", "torchjanus", "run", "--after", after, "--executor", "replay", "--no-report", path) == plain
+
+
 def test_a_failing_script_is_reported_on(registry, script, capsys) -> None:
     registry.append(Step("train_step"))
     assert cli.main(["run", script(FAILS)]) == 1

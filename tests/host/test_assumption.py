@@ -124,7 +124,7 @@ def test_fails(name: str, assumption: Assumption, now: Any) -> None:
 @pytest.mark.parametrize("args", [(), ({},), (None,), (3,)], ids=repr)
 def test_a_broken_path_fails(assumption: Assumption, args: tuple[Any, ...]) -> None:
     assert assumption.holds(args, {}) is False
-    assert assumption.observed(args, {}).startswith("nothing (")
+    assert assumption.observed(args, {}).startswith("there is nothing (")
 
 
 def test_checking_makes_no_default() -> None:
@@ -142,7 +142,7 @@ def test_arguments() -> None:
     assert not assumption.holds((1, 2), {"a": 2})
     assert not assumption.holds((1, 2), {"a": 2, "c": 1})
     assert str(assumption) == "called with 2 positional arguments and keywords a, b"
-    assert assumption.observed((1,), {"c": 1}) == "1 positional, keywords ['c']"
+    assert assumption.observed((1,), {"c": 1}) == "it is called with 1 positional argument and keywords c"
 
 
 def test_ambient_state() -> None:
@@ -200,8 +200,8 @@ TEXTS: list[tuple[Assumption, str]] = [
     (Identity(NOWHERE, K, THING), "x['k'] is the same list"),
     (value(0.5), "x['k'] == 0.5"),
     (TypeOf(NOWHERE, K, Thing), "x['k'] is of type Thing"),
-    (kind(torch.ones(2, 3, dtype=torch.float64)), "x['k'] is a float64[2, 3]"),
-    (kind(torch.ones(2, device="meta")), "x['k'] is a float32[2] on meta"),
+    (kind(torch.ones(2, 3, dtype=torch.float64)), "x['k'] is float64[2, 3]"),
+    (kind(torch.ones(2, device="meta")), "x['k'] is float32[2] on meta"),
     (KeyPresence(NOWHERE, X, "k", True), "'k' in x"),
     (KeyPresence(NOWHERE, X, THING, False), "'<list>' not in x"),
     (Emptiness(NOWHERE, K, False), "x['k'] is empty"),
@@ -210,7 +210,7 @@ TEXTS: list[tuple[Assumption, str]] = [
     (SameObject(NOWHERE, X, K, False), "x is not x['k']"),
     (LIMIT, "(x['k'] < 3) is True"),
     (Condition(NOWHERE, Read(K), 8), "x['k'] == 8"),
-    (Arguments(NOWHERE, 1, ()), "called with 1 positional arguments"),
+    (Arguments(NOWHERE, 1, ()), "called with 1 positional argument"),
 ]
 
 
@@ -220,10 +220,10 @@ def test_text(assumption: Assumption, text: str) -> None:
 
 
 def test_what_is_there_instead() -> None:
-    assert value(1).observed(({"k": 2.5},), {}) == "2.5"
-    assert value(1).observed(({"k": torch.ones(2, 1)},), {}) == "float32[2, 1]"
-    assert value(1).observed(({"k": SimpleNamespace()},), {}) == "a SimpleNamespace"
-    assert value(1).observed(({},), {}) == "nothing (KeyError: 'k')"
+    assert value(1).observed(({"k": 2.5},), {}) == "it is 2.5"
+    assert value(1).observed(({"k": torch.ones(2, 1)},), {}) == "it is float32[2, 1]"
+    assert value(1).observed(({"k": SimpleNamespace()},), {}) == "it is a SimpleNamespace"
+    assert value(1).observed(({},), {}) == "there is nothing (KeyError: 'k')"
 
 
 def test_a_condition_on_a_number_does_not_hold_where_there_is_a_tensor() -> None:

@@ -75,7 +75,7 @@ def test_fail_on_new_graph_raises_before_anything_has_run() -> None:
         step(torch.ones(2), "double")
     with torchjanus.stance("fail_on_new_graph"):
         step(torch.ones(2), "double")
-        with pytest.raises(torchjanus.NewGraph, match=r"mode == 'double', but now there is 'plus'.*fail_on_new_graph"):
+        with pytest.raises(torchjanus.NewGraph, match=r"mode == 'double', but now it is 'plus'.*fail_on_new_graph"):
             step(torch.ones(2), "plus")
         step(torch.ones(2), "double")
     assert seen == ["double"] * 7
@@ -293,7 +293,7 @@ def test_each_event_goes_to_the_logger_of_its_topic(caplog: pytest.LogCaptureFix
         step = warm()
         step(torch.ones(2), "plus")
     assert {record.name for record in caplog.records} == {"torchjanus.calls"}
-    assert "mode == 'double', but now there is 'plus'" in caplog.text
+    assert "mode == 'double', but now it is 'plus'" in caplog.text
 
 
 def test_a_program_that_logs_prints_only_its_own_messages() -> None:
@@ -352,5 +352,5 @@ def test_topics_are_printed_with_their_logger() -> None:
         "    step(torch.ones(2), mode)\n"
     )
     said = run(program, TORCHJANUS_LOGS="calls").stderr
-    assert re.search(r"^torchjanus\.calls: .*mode == 'double', but now there is 'plus'", said, re.MULTILINE)
+    assert re.search(r"^torchjanus\.calls: .*mode == 'double', but now it is 'plus'", said, re.MULTILINE)
     assert "torchjanus.learning" not in said

@@ -50,7 +50,7 @@ def test_an_entry_with_a_relaxation(capsys: Any) -> None:
     assert "        STATE.scale is of type float" in text[at:]
     assert text[text.index("    made at commit:") + 1].startswith("      F:2  extern print('sum', ")
     assert text[text.index("  what happened:") + 1 :] == [
-        "    call 6: F:1  miss: STATE.scale == 2.0, but now there is 3.0",
+        "    call 6: F:1  miss: STATE.scale == 2.0, but now it is 3.0",
         "    call 6: F:1  relax: STATE.scale == 2.0: relaxed, it is an input from now on",
     ]
     assert capsys.readouterr().out.splitlines() == ["sum 4.0"] * 5 + ["sum 6.0"]
@@ -106,7 +106,7 @@ def test_a_miss_is_reported_by_its_reasons_not_by_all_that_follows_from_them() -
         step([torch.ones(3) for _ in range(count)])
     assert step.statistics().missed == 1
     reported = [event.text for event in step.events if event.kind == "miss"]
-    assert reported == ["(len(items) == 2) is True, but now there is 1"]
+    assert reported == ["(len(items) == 2) is True, but now len(items) is 1"]
 
 
 def of_many(settings: list[str], x: torch.Tensor) -> torch.Tensor:
@@ -166,7 +166,7 @@ def test_the_parts_are_data() -> None:
     (entry,) = story.entries
     assert (story.name, entry.executor, entry.runs, entry.violations) == ("asserting", "replay", 1, 0)
     assert story.statistics == step.statistics()
-    assert any(str(a) == "x is a float32[2]" for a in entry.assumptions)
+    assert any(str(a) == "x is float32[2]" for a in entry.assumptions)
 
 
 def test_a_step_that_was_never_called() -> None:
@@ -207,8 +207,8 @@ def test_a_miss_names_in_what_a_tensor_differs() -> None:
     step(torch.ones(4, 2).t())
     reported = [event.text for event in step.events if event.kind == "miss"]
     assert reported == [
-        "layer.weight is a float32[3, 4], but now there is float32[3, 4] (requires_grad False instead of True)",
-        "x is a float32[2, 4], but now there is float32[2, 4] (strides (1, 2) instead of (4, 1))",
+        "layer.weight is float32[3, 4], but now it is float32[3, 4] (requires_grad False instead of True)",
+        "x is float32[2, 4], but now it is float32[2, 4] (strides (1, 2) instead of (4, 1))",
     ]
 
 

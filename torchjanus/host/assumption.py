@@ -6,7 +6,7 @@ methods explain a miss, and serve tests; ``requirements`` and the runtime genera
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read,
 __all__ = [
     "AmbientState", "Args", "Arguments", "Assumption", "AtAccessPath", "Condition", "ContainerKeys", "Emptiness",
     "Identity", "InstanceOf", "KeyPresence", "Kwargs", "SameObject", "TypeOf", "ValueOf", "evaluate", "waits_for",
+    "with_article",
 ]  # fmt: skip
 
 Args = tuple[Any, ...]
@@ -69,13 +70,18 @@ class Assumption:
         return True
 
     def observed(self, args: Args, kwargs: Kwargs) -> str:
-        """Return what is there now, for the report of a miss."""
+        """Return what is so now, for the report of a miss: a clause."""
+        values = []
         for access_path in self.access_paths():
             try:
-                return _brief(access_path.read(args, kwargs))
+                values.append(access_path.read(args, kwargs))
             except BROKEN as error:
-                return f"nothing ({type(error).__name__}: {error})"
-        return "otherwise"
+                return f"there is nothing ({type(error).__name__}: {error})"
+        return self._instead(values)
+
+    def _instead(self, values: Sequence[Any]) -> str:
+        """Return what is so now. ``values``: what the access paths hold."""
+        return f"it is {_brief(values[0])}" if len(values) == 1 else "that is not so"
 
 
 def _brief(value: Any) -> str:
@@ -83,7 +89,13 @@ def _brief(value: Any) -> str:
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, int | float | complex | str | type(None)):
         return repr(value)
-    return f"a {type(value).__qualname__}"
+    return with_article(type(value).__qualname__)
+
+
+def with_article(name: str) -> str:
+    """Return the name of a class with its article."""
+    vowel = name[:1].lower() in "aeio" or name == "ndarray"
+    return f"{'an' if vowel else 'a'} {name}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,11 +109,15 @@ class Arguments(Assumption):
         return len(args) == self.count and [name for name in kwargs if name != RESULTS] == [*self.names]
 
     def observed(self, args: Args, kwargs: Kwargs) -> str:
-        return f"{len(args)} positional, keywords {[name for name in kwargs if name != RESULTS]}"
+        return f"it is {_called(len(args), [name for name in kwargs if name != RESULTS])}"
 
     def __str__(self) -> str:
-        names = f" and keywords {', '.join(self.names)}" if self.names else ""
-        return f"called with {self.count} positional arguments{names}"
+        return _called(self.count, self.names)
+
+
+def _called(count: int, names: Sequence[str]) -> str:
+    positional = "1 positional argument" if count == 1 else f"{count} positional arguments"
+    return f"called with {positional}{' and keywords ' if names else ''}{', '.join(names)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,7 +160,7 @@ class AmbientState(Assumption):
 
     def observed(self, args: Args, kwargs: Kwargs) -> str:
         others = self.filters is not None and self.filters != WarningFilters.now()
-        return "other filters of warnings" if others else "other modes"
+        return f"there are other {'filters of warnings' if others else 'modes'}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,6 +181,12 @@ class Identity(AtAccessPath):
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         return self.access_path.read(args, kwargs) is self.value
+
+    def _instead(self, values: Sequence[Any]) -> str:
+        (now,) = values
+        return (
+            f"it is another: {_brief(now)}" if type(now) is type(self.value) else super(Identity, self)._instead(values)
+        )
 
     def __str__(self) -> str:
         return f"{self.access_path} is the same {type(self.value).__qualname__}"
@@ -230,6 +252,9 @@ class KeyPresence(AtAccessPath):
         key = evaluate(self.key, args, kwargs)
         return (key in now if native is None else native.__contains__(now, key)) is self.present
 
+    def _instead(self, values: Sequence[Any]) -> str:
+        return f"it is {'not ' if self.present else ''}there"
+
     def __str__(self) -> str:
         if isinstance(self.key, Read | Apply):
             return f"{self.key} {'in' if self.present else 'not in'} {self.access_path}"
@@ -247,6 +272,9 @@ class Emptiness(AtAccessPath):
         now = self.access_path.read(args, kwargs)
         native = native_class(type(now))
         return bool(now if native is None else native.__len__(now)) is self.filled
+
+    def _instead(self, values: Sequence[Any]) -> str:
+        return f"it is {'' if self.filled else 'not '}empty"
 
     def __str__(self) -> str:
         return f"{self.access_path} is {'not ' if self.filled else ''}empty"
@@ -267,9 +295,19 @@ class ContainerKeys(AtAccessPath):
             a is b or token_of(a) == token_of(b) for a, b in zip(now, self.keys, strict=True)
         )
 
+    def _instead(self, values: Sequence[Any]) -> str:
+        (now,) = values
+        native = native_class(type(now))
+        keys = None if native is None else tuple(native.__iter__(now))
+        return super(ContainerKeys, self)._instead(values) if keys is None else f"they are: {_listed(keys)}"
+
     def __str__(self) -> str:
-        shown = ", ".join(repr(k) if isinstance(k, str | int) else f"<{type(k).__name__}>" for k in self.keys[:6])
-        return f"keys of {self.access_path}: {shown}{', ...' if len(self.keys) > 6 else ''}"
+        return f"keys of {self.access_path}: {_listed(self.keys)}"
+
+
+def _listed(keys: Sequence[Any]) -> str:
+    shown = ", ".join(repr(k) if isinstance(k, str | int) else f"<{type(k).__name__}>" for k in keys[:6])
+    return f"{shown}{', ...' if len(keys) > 6 else ''}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -305,6 +343,10 @@ class Condition(Assumption):
             return bool(evaluate(self.expr, args, kwargs) == self.outcome)
         except RuntimeError:  # a tensor is where a number was, and has no single truth value
             return False
+
+    def _instead(self, values: Sequence[Any]) -> str:
+        now = dict(zip(map(str, self.access_paths()), map(_brief, values), strict=True))
+        return ", ".join(f"{name} is {value}" for name, value in now.items()) or "that is not so"
 
     def __str__(self) -> str:
         if isinstance(self.outcome, bool):

@@ -80,7 +80,7 @@ class TensorKind(AtAccessPath):
         where = "" if device == "cpu" else f" on {device}"
         free = self.free or (False,) * len(shape)
         sizes = ", ".join("?" if any_size else str(size) for any_size, size in zip(free, shape, strict=True))
-        return f"{self.access_path} is a {dtype}[{sizes}]{where}"
+        return f"{self.access_path} is {dtype}[{sizes}]{where}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +95,9 @@ class Distinct(Assumption):
 
     def access_paths(self) -> Iterable[AccessPath]:
         return self.fresh
+
+    def _instead(self, values: Sequence[Any]) -> str:
+        return "memory is shared"
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         fresh = [tensor for o in self.fresh for tensor in _read_of(o, args, kwargs)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import sys
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -230,8 +232,22 @@ def name_of(func: Any) -> str:
         # One of ours with the name of a builtin stands in for it.
         or (module.startswith("torchjanus.") and name in vars(builtins))
     )
-    full = str(name) if plain else f"{module}.{name}"
+    full = str(name) if plain else _public(func, module, name) or f"{module}.{name}"
     return _STANDS_FOR.get(full, full)
+
+
+def _public(func: Any, module: str, name: str) -> str | None:
+    """Return the name that programs use for a native function which says another one of itself
+    (``torch._VariableFunctionsClass.from_numpy``, ``_operator.getitem``); None if there is none."""
+    if not isinstance(func, types.BuiltinFunctionType):
+        return None
+    last = name.rpartition(".")[2]
+    return next((f"{one}.{last}" for one in (module.removeprefix("_"), module) if _holds(one, last, func)), None)
+
+
+def _holds(module: str, name: str, func: Any) -> bool:
+    found = sys.modules.get(module)
+    return isinstance(found, types.ModuleType) and types.ModuleType.__getattribute__(found, "__dict__").get(name) is func
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -66,7 +66,7 @@ def test_a_training_step_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert re.search(r"# test_pass_log\.py:\d+  loss\.backward\(\)", program)
     assert "torch.Tensor.backward(%" in program
     assert 'f32[8, 2]" = torch.ops.aten.addmm.default(' in texts["graph"]
-    assert "x is a float32[8, 4]" in texts["guards"]
+    assert "x is float32[8, 4]" in texts["guards"]
     commit = texts["commit"].splitlines()
     assert any(line.startswith("update  optimizer.param_groups[0]['params'][0] in place") for line in commit)
     assert any(re.fullmatch(r"write   losses\.append\(%\d+\.item\(\)\)", line) for line in commit)

@@ -26,6 +26,7 @@ from torchjanus.cli.discovery.outlined import (
     before,
     behind,
     call_of,
+    calling,
     define,
     enclosing_variables,
     reads_of,
@@ -76,8 +77,9 @@ def module_block(candidate: Candidate, block: Block, tree: ast.Module, callee: s
     function = define(candidate, [], [*declared, *left])
     call = call_of(callee, [], where)
     if LEAVES in kinds:
-        return Outlined(function, [place(ast.If(call, [place(ast.Break(), where)], []), where)])
-    return Outlined(function, [place(ast.Expr(call), where)])
+        leave = place(ast.If(call, [place(ast.Break(), where)], []), where)
+        return Outlined(function, [calling(leave, callee)])
+    return Outlined(function, [calling(place(ast.Expr(call), where), callee)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def function_block(candidate: Candidate, block: Block, tree: ast.Module, callee:
     sources = [VALUE + name if name in passed else name for name in given]
     call = call_of(callee, [*sources, *(HAS + name for name in passed)], where)
     aims = ([HOW, RESULT] if flagged else []) + kept
-    statements = [*(_look(name, where) for name in passed), *_call_and_leave(call, aims, kinds, where)]
+    statements = [*(_look(name, where) for name in passed), *_call_and_leave(call, callee, aims, kinds, where)]
     required = [name for name in variables.unbound if name in kept]
     return Outlined(function, _if_bound(required, statements, body, where))
 
@@ -152,13 +154,15 @@ def _variables_of(candidate: Candidate, scope: ast.FunctionDef, block: Block, tr
     return _Variables(given, kept, unbound, declared)
 
 
-def _call_and_leave(call: ast.Call, aims: Sequence[str], kinds: set[int], where: Location) -> list[ast.stmt]:
+def _call_and_leave(
+    call: ast.Call, callee: str, aims: Sequence[str], kinds: set[int], where: Location
+) -> list[ast.stmt]:
     """Return statements that assign what the call returns to ``aims``, and leave the loop or the function if the body
     did. ``kinds``: how the body can be left."""
     if not aims:
-        return [place(ast.Expr(call), where)]
+        return [calling(place(ast.Expr(call), where), callee)]
     target = place(ast.Tuple([name_node(name, where, ast.Store()) for name in aims], ast.Store()), where)
-    statements: list[ast.stmt] = [place(ast.Assign([target], call), where)]
+    statements = [calling(place(ast.Assign([target], call), where), callee)]
     leaving = {LEAVES: ast.Break(), RETURNS: ast.Return(name_node(RESULT, where, ast.Load()))}
     for kind, statement in leaving.items():
         if kind in kinds:

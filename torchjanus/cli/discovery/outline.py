@@ -20,6 +20,7 @@ from torchjanus.cli.discovery.outlined import (
     NotOutlined,
     Outlined,
     call_of,
+    calling,
     enclosing_variables,
     reads_of,
     require_no_late_binding,
@@ -101,4 +102,4 @@ def _whole_function(candidate: Candidate, callee: str) -> Outlined:
     if arguments.kwarg is not None:
         call.keywords.append(place(ast.keyword(None, name_node(arguments.kwarg.arg, where, ast.Load())), where))
     text = scope.body[:1] if ast.get_docstring(scope, clean=False) is not None else []
-    return Outlined(function, [*text, place(ast.Return(call), where)])
+    return Outlined(function, [*text, calling(place(ast.Return(call), where), callee)])

@@ -13,7 +13,7 @@ from torchjanus.rewrite.syntax.sites import Location, location_of
 from torchjanus.rewrite.syntax.walk import place
 
 __all__ = [
-    "NotOutlined", "Outlined", "before", "behind", "call_of", "define", "enclosing_variables", "reads_of",
+    "NotOutlined", "Outlined", "before", "behind", "call_of", "calling", "define", "enclosing_variables", "reads_of",
     "require_no_late_binding",
 ]  # fmt: skip
 
@@ -104,3 +104,13 @@ def call_of(callee: str, given: Sequence[str], where: Location) -> ast.Call:
     return place(
         ast.Call(place(ast.Constant(callee), where), [name_node(name, where, ast.Load()) for name in given], []), where
     )
+
+
+def calling(statement: ast.stmt, callee: str) -> ast.stmt:
+    """Return ``statement``, which calls ``callee``. If the call raises, ``callee`` is told so, before any handler of
+    the program's is."""
+    where = location_of(statement)
+    told = place(ast.Attribute(place(ast.Constant(callee), where), "has_raised", ast.Load()), where)
+    tell = place(ast.Expr(place(ast.Call(told, [], []), where)), where)
+    handler = place(ast.ExceptHandler(None, None, [tell, place(ast.Raise(None, None), where)]), where)
+    return place(ast.Try([statement], [handler], [], []), where)

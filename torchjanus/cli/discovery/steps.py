@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections import deque
 from collections.abc import Callable
 from types import CodeType, FunctionType
@@ -14,6 +15,7 @@ from torchjanus.cli.discovery.candidates import Candidate
 from torchjanus.cli.discovery.loops import Nest
 from torchjanus.core.clock import undelayed
 from torchjanus.core.lazy import deferred
+from torchjanus.rewrite.hooks import hide_outlined
 from torchjanus.runtime.runs.horizon import Horizon, beginning, pays_from
 from torchjanus.runtime.runs.registry import executor_in_use
 
@@ -91,6 +93,13 @@ class Step:
             return speculated(*args, **kwargs)
         finally:
             self._price = undelayed() - begun
+
+    def has_raised(self) -> None:
+        """Called where a call has raised, in the handler: the traceback becomes the one that the program's own
+        statements would have."""
+        error, caller = sys.exception(), sys._getframe(1)
+        assert error is not None
+        hide_outlined(error, caller)
 
     def _took(self, seconds: float) -> None:
         """Note a call by Python; for those that are not timed, too, which follow it."""

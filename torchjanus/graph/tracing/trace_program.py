@@ -31,6 +31,7 @@ from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.graph.tracing.autograd_probe import grad_states
 from torchjanus.graph.tracing.early_release import SET_GRAD, thrown_early
 from torchjanus.graph.tracing.node_tracing import NodeTracer, not_strided
+from torchjanus.graph.tracing.outside_gradients import OutsideGraphs
 from torchjanus.graph.tracing.pull import pull
 from torchjanus.graph.tracing.renumbered import Renumbered, TracedNumbers, renumbered
 from torchjanus.graph.tracing.saved_tensors import SavedTensors, drop_forward, saves_of
@@ -208,6 +209,7 @@ class _Run:
                 tensor.grad = tensors[entry.grad.index]
         self.snapshots = Snapshots(program, values, self.nodes.changes, self.replacing.expected)
         self.nodes.begin(tensors, self.snapshots)
+        outside = OutsideGraphs(program.inputs, tensors)
         versions = [None if one.is_inference() else one._version for one in tensors]
         self.saving = SavedTensors(program, values)
         with Ambient() as ambient, one_thread(), self.saving.recorded():
@@ -225,6 +227,7 @@ class _Run:
                         position = self.calling.take(position)
                     else:
                         preceding = self.slot_calls.before(node, values)
+                        outside.require_apart(node, values)
                         try:
                             self.nodes.make(node, values)
                         except Refused as refused:
@@ -339,9 +342,6 @@ class _Run:
                 why = "After the call it would carry a backward graph, which one whole-step graph cannot leave behind."
                 remedy = "Change it under torch.no_grad(), or use an out-of-place operation."
                 raise refused("gradient-outside", f"{where} is changed in place with gradients", why, remedy)
-            if not entry.is_leaf and tensor.grad is not None and entry.grad is None:
-                why = "Its backward graph was made outside of the step and is not part of the graph."
-                raise refused("gradient-outside", f"gradients flow into {where}", why, "Detach it before the step.")
             if index not in watched and entry.grad is None and entry.is_leaf and tensor.grad is not None:
                 what = f"{where} receives a gradient that was not seen in the watched runs"
                 raise refused("gradient-outside", what, "Its .grad is not among the tracked results.")

@@ -10,7 +10,7 @@ from torchjanus.rewrite.hooks.bound import (
     made_class,
     rewritten,
 )
-from torchjanus.rewrite.hooks.frames import hide_frames, program_frames
+from torchjanus.rewrite.hooks.frames import hide_frames, hide_outlined, program_frames
 from torchjanus.rewrite.hooks.semantics import (
     BINARY,
     COMPARE,
@@ -27,6 +27,6 @@ from torchjanus.rewrite.hooks.semantics import (
 
 __all__ = [
     "BARE_FRAME_READERS", "BINARY", "COMPARE", "FRAME_READERS", "INPLACE", "TEXT", "UNARY", "Bound", "PendingCall",
-    "Semantics", "class_keyword", "current", "hide_frames", "made_class", "make_calls_by", "native_unpack",
-    "program_frames", "rewritten", "using",
+    "Semantics", "class_keyword", "current", "hide_frames", "hide_outlined", "made_class", "make_calls_by",
+    "native_unpack", "program_frames", "rewritten", "using",
 ]  # fmt: skip

@@ -280,7 +280,7 @@ class Learning:
             left = len(reasons) - REASONS if number == REASONS - 1 else 0
             more = f" (and {left} more of what is assumed does not hold)" if left > 0 else ""
             observed = assumption.observed(args, kwargs)
-            self.event_log.record("miss", f"{assumption}, but now there is {observed}{more}", assumption.place)
+            self.event_log.record("miss", f"{assumption}, but now {observed}{more}", assumption.place)
 
     # -- what calls show of them ----------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class Learning:
         """Return why the graphs in use do not serve a call: the place and the first reason."""
         for entry in self.routes.entries:
             for assumption in entry.broken(args, kwargs):
-                return assumption.place, f"{assumption}, but now there is {assumption.observed(args, kwargs)}"
+                return assumption.place, f"{assumption}, but now {assumption.observed(args, kwargs)}"
         return NOWHERE, "a tensor decides otherwise" if self.routes.entries else "no graph has been made yet"
 
     def record_violation(self, part: Entry | BranchPoint, violation: Violation) -> None:

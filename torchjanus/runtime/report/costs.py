@@ -21,10 +21,10 @@ _REMEDIES = (
     ("is the same", "Make the object once, outside of the step."),
     ("keys of", "Use the same keys in each call, with None where there is nothing."),
     (" is of type ", "Nothing: each class gets a graph of its own."),
-    (" == ", "Let it be a tensor or a number that the step computes with, or keep it constant."),
-    (".shape[", "Pad to a few sizes."),
     (" is True, but", "Nothing, if both happen often: each gets a graph of its own."),
     (" is False, but", "Nothing, if both happen often: each gets a graph of its own."),
+    (" == ", "Each value gets a graph of its own: keep it constant, or compute with it as a number or a tensor."),
+    (".shape[", "Pad to a few sizes."),
 )
 _BRANCH = "Both ways get a graph if they are taken often. If not: torch.where(), or decide outside of the step."
 
@@ -73,7 +73,8 @@ def _parts(explained: Explained, eager: float) -> Iterator[Cost]:
         if part.why and part.share:
             first = part.refusals[0] if part.refusals else None
             code, remedy = (first.reason, first.remedy) if first else ("", "")
-            what = f"Python makes {part.label}: {part.why}"
+            why = f"{first.what}: {first.why}" if first else part.why
+            what = f"Python makes {part.label}: {why}"
             yield Cost(what, part.place, code, remedy, part.calls, part.share * eager, each=True)
 
 
@@ -102,7 +103,7 @@ def _remedy(kind: str, assumed: str, relaxed: set[str], event: Event) -> str:
         return reasons()[event.reason].remedy
     if kind != "miss":
         return _BRANCH if kind == "violation" else ""
-    name = assumed.split(" == ", maxsplit=1)[0].split(" is a ", maxsplit=1)[0]
+    name = assumed.split(" == ", maxsplit=1)[0].split(" is ", maxsplit=1)[0]
     names = (one for text in relaxed for one in text.split(" was ")[0].split(", "))
     sizes = next((one for one in names if one.startswith(f"{name}.shape[")), "")
     if sizes or assumed in relaxed:

@@ -12,7 +12,7 @@ from textwrap import shorten
 from torchjanus.core.access_path import REGISTRIES
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.program import Assertion
-from torchjanus.host.assumption import Assumption, Condition, Identity, InstanceOf, TypeOf, ValueOf
+from torchjanus.host.assumption import Assumption, Condition, Identity, InstanceOf, TypeOf, ValueOf, with_article
 from torchjanus.host.tensor_assumptions import Distinct, TensorKind
 from torchjanus.runtime.report.places import is_library, source
 
@@ -73,7 +73,7 @@ def _assumed(assumptions: Iterable[Assumption]) -> Iterator[Fact]:
         elif isinstance(one, ValueOf):
             yield Fact(one.place, VALUE, subject, repr(one.value), text)
         elif isinstance(one, TensorKind):
-            yield Fact(one.place, TENSOR, subject, text.partition(" is a ")[2], text)
+            yield Fact(one.place, TENSOR, subject, text.partition(" is ")[2], text)
         elif isinstance(one, TypeOf):
             yield Fact(one.place, TYPE, subject, one.cls.__qualname__, text)
         elif isinstance(one, Condition) and one.outcome is True:
@@ -95,7 +95,11 @@ def sentence(facts: Sequence[Fact]) -> str:
         parts.append(f"{_listed(same)} {'stays' if len(same) == 1 else 'stay'} the same")
     for kind in (VALUE, TENSOR):
         parts += [f"{subject} is {_or(said)}" for subject, said in by_kind.get(kind, {}).items()]
-    parts += [f"{subject} is a {_or(said)}" for subject, said in by_kind.get(TYPE, {}).items() if subject not in known]
+    parts += [
+        f"{subject} is {_or([*map(with_article, said)])}"
+        for subject, said in by_kind.get(TYPE, {}).items()
+        if subject not in known
+    ]
     parts += [text for said in by_kind.get(OTHER, {}).values() for text in said]
     parts += [f"{subject} {_or(said)}" for subject, said in by_kind.get(DECIDED, {}).items()]
     return "; ".join(parts)
