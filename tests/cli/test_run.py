@@ -287,6 +287,41 @@ def test_a_traceback_is_what_python_prints(script) -> None:
     assert "no such batch" in plain[1]
 
 
+PROCESSES = """\
+import multiprocessing
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass
+class Result:
+    number: int
+
+
+def work(number):
+    return Result(number + 1)
+
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        results = pool.map_async(work, [1, 2]).get(100)
+    print(results, results == [Result(2), Result(3)], type(results[0]) is Result)
+"""
+
+
+def test_classes_of_the_script_that_its_processes_send(script) -> None:
+    path = script(PROCESSES)
+
+    def run(*command: str) -> tuple[int, str, str]:
+        done = subprocess.run([sys.executable, *command], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    plain = run(path)
+    assert "True True" in plain[1]
+    assert run("-m", "torchjanus", "run", "--no-report", path) == plain
+
+
 FAILS_IN_STEPS = """\
 import logging
 import traceback

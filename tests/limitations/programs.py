@@ -1656,3 +1656,16 @@ def coexecuted_calls_that_torch_does_not_tell_of(jit):
         return y
 
     return _coexecuted(jit, step)
+
+
+@program(refused="a packed sequence goes into a recurrent layer")
+def packed_sequence_under_autocast():
+    layer = torch.nn.LSTM(3, 4)
+    lengths = torch.tensor([4, 3, 1])
+
+    def step(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths)
+            return torch.nn.utils.rnn.pad_packed_sequence(layer(packed)[0])[0].sum().detach()
+
+    return Program(step, [(torch.randn(4, 3, 3),) for _ in range(CALLS)], state=layer)

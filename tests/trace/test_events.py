@@ -176,3 +176,19 @@ def test_a_traces_tokens_speak_of_events_results_and_what_was_stored() -> None:
         trace(build, ExistingObject(NET)),
     }
     assert len(tokens) == 8
+
+
+def test_the_calls_within_which_a_line_ran() -> None:
+    outer, inner, line = Place("program.py", 3), Place("library.py", 20), Place("library.py", 30)
+    trace = Trace()
+    trace.events += [
+        FunctionEntry("f", outer),
+        FunctionEntry("g", inner),
+        FunctionExit("g", inner),
+        FunctionEntry("h", inner),
+        KeyLookup(AccessPath.arg(0, "x"), "k", True, line),
+        FunctionExit("h", inner),
+        FunctionExit("f", outer),
+    ]
+    assert trace.callers(line) == (inner, outer)
+    assert trace.callers(outer) == ()

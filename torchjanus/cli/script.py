@@ -86,6 +86,8 @@ def run(program: Program | SyntaxError, script: str, arguments: Sequence[str], m
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", main.__file__)
     main.__dict__.update(__annotations__={}, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main
+    if "__mp_main__" in sys.modules:  # what a process of the script's says of the classes that it has sent
+        sys.modules["__mp_main__"] = main
     sys.argv = [script, *arguments]
     if module is not None:
         main.__package__ = module.rpartition(".")[0] if Path(script).stem != "__main__" else module

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field, replace
 
 __all__ = [
-    "OWN_FOLDER", "InternalFault", "JanusError", "NewGraph", "NotStaged", "Place", "Refusal", "Refused",
+    "LINES", "OWN_FOLDER", "InternalFault", "JanusError", "NewGraph", "NotStaged", "Place", "Refusal", "Refused",
     "SourceUnavailable", "Unsupported", "refused",
 ]  # fmt: skip
 
@@ -48,6 +48,9 @@ class Unsupported(JanusError):
 
 class SourceUnavailable(JanusError):
     """Raised for a function without source, which cannot be rewritten. Rewritten callers run it as it is."""
+
+
+LINES = 32  # of the program that a refusal keeps, the innermost: in deep recursion each call may be refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,9 @@ def _brief(value: Any) -> str:
 
 def with_article(name: str) -> str:
     """Return the name of a class with its article."""
-    vowel = name[:1].lower() in "aeio" or name == "ndarray"
-    return f"{'an' if vowel else 'a'} {name}"
+    spelled = name[:2].isupper()  # an SGD, an LSTM
+    vowel = name[:1] in "AEFHILMNORSX" if spelled else name[:1].lower() in "aeio"
+    return f"{'an' if vowel or name == 'ndarray' else 'a'} {name}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -232,7 +232,7 @@ def name_of(func: Any) -> str:
         # One of ours with the name of a builtin stands in for it.
         or (module.startswith("torchjanus.") and name in vars(builtins))
     )
-    full = str(name) if plain else _public(func, module, name) or f"{module}.{name}"
+    full = str(name) if plain else _public(func, str(module), name) or f"{module}.{name}"
     return _STANDS_FOR.get(full, full)
 
 
@@ -247,7 +247,9 @@ def _public(func: Any, module: str, name: str) -> str | None:
 
 def _holds(module: str, name: str, func: Any) -> bool:
     found = sys.modules.get(module)
-    return isinstance(found, types.ModuleType) and types.ModuleType.__getattribute__(found, "__dict__").get(name) is func
+    return (
+        isinstance(found, types.ModuleType) and types.ModuleType.__getattribute__(found, "__dict__").get(name) is func
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -190,6 +190,18 @@ class Trace:
             self.result.token if self.result is not None else None,
         )
 
+    def callers(self, place: Place) -> tuple[Place, ...]:
+        """Return the places of the calls within which the run came to ``place``, the innermost first."""
+        calls: list[Place] = []
+        for event in self.events:
+            if isinstance(event, FunctionEntry):
+                calls.append(event.place)
+            elif isinstance(event, FunctionExit):
+                del calls[-1:]
+            elif event.place == place:
+                return tuple(reversed(calls))
+        return ()
+
     def lines(self) -> Iterator[str]:
         """Yield the trace as text: one line an event, indented by call depth, with the user's file and line."""
         depth = 0

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
+from torchjanus.core.errors import Refused
 from torchjanus.graph.operators import recurrent
 
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -54,11 +55,13 @@ def test_packed_layers_are_torchs(kind: str, options: dict[str, Any]) -> None:
     assert all(map(torch.equal, gradients(met, args), gradients(expected, args)))
 
 
-def test_a_layer_with_projections_is_torchs_own() -> None:
+def test_packed_sequences_that_no_operator_of_the_graph_takes_are_refused() -> None:
     args = given(nn.LSTM(3, 4, proj_size=2), "lstm")
     hidden = (torch.zeros(1, len(LENGTHS), 2), torch.zeros(1, len(LENGTHS), 4))
-    args = (*args[:2], hidden, *args[3:])
-    assert all(map(torch.equal, recurrent.packed("lstm", *args), torch.lstm(*args)))
+    with pytest.raises(Refused, match="with projections"):
+        recurrent.packed("lstm", *args[:2], hidden, *args[3:])
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(Refused, match="under autocast"):
+        recurrent.packed("gru", *given(layer_of("gru"), "gru"))
 
 
 def test_what_autograd_has_recorded_goes_with_the_handle() -> None:

@@ -107,10 +107,10 @@ def call_of(callee: str, given: Sequence[str], where: Location) -> ast.Call:
 
 
 def calling(statement: ast.stmt, callee: str) -> ast.stmt:
-    """Return ``statement``, which calls ``callee``. If the call raises, ``callee`` is told so, before any handler of
+    """Return ``statement``, which calls ``callee``. If the call raises, ``callee`` learns of it, before any handler of
     the program's is."""
     where = location_of(statement)
-    told = place(ast.Attribute(place(ast.Constant(callee), where), "has_raised", ast.Load()), where)
-    tell = place(ast.Expr(place(ast.Call(told, [], []), where)), where)
-    handler = place(ast.ExceptHandler(None, None, [tell, place(ast.Raise(None, None), where)]), where)
+    method = place(ast.Attribute(place(ast.Constant(callee), where), "has_raised", ast.Load()), where)
+    notify = place(ast.Expr(place(ast.Call(method, [], []), where)), where)
+    handler = place(ast.ExceptHandler(None, None, [notify, place(ast.Raise(None, None), where)]), where)
     return place(ast.Try([statement], [handler], [], []), where)

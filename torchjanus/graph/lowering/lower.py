@@ -237,7 +237,8 @@ def _blame(
     real = {index: program.slots[index].seen[-1] for index in free}
     if not _works(program, {**dict(enumerate(numbers)), **held, **real}, held):
         why = "It cannot be traced on tensors without data."
-        return refused("trace-failed", str(failure), why, "The step runs imperatively.", failure.place)
+        remedy = "Make the call outside of the step, or by other operations."
+        return refused("trace-failed", str(failure), why, remedy, failure.place)
     # Most often it is an argument of the call that failed.
     given = [part.index for node in program.nodes if node.place == failure.place for part in _slots_of(node)]
     for suspects in (given, free):

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.errors import refused
 from torchjanus.graph.operators.loop_op import TAGS, define
 
 __all__ = ["autograd_within", "gru", "is_packed", "lstm", "packed", "rnn_relu", "rnn_tanh"]
@@ -40,8 +41,10 @@ def packed(kind: str, *args: Any) -> Any:
     states = hidden if kind == _LSTM else (hidden,)
     directions, each = 1 + bidirectional, 4 if biases else 2
     projected = len(weights) != count * directions * each
-    if projected or data.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
-        return _KINDS[kind](*args)
+    if (unsupported := _unsupported(projected, data)) is not None:
+        why = "The batch size of each of its steps is in a tensor, which a graph does not look at."
+        remedy = "Give the layer padded sequences; or run it outside of the autocast, without projections, on the CPU."
+        raise refused("trace-failed", f"a packed sequence goes into a recurrent layer {unsupported}", why, remedy)
     last: list[list[torch.Tensor]] = [[] for _ in states]
     for layer in range(count):
         first = layer * directions
@@ -53,6 +56,15 @@ def packed(kind: str, *args: Any) -> Any:
         if dropout and train and layer < count - 1:
             data = torch.dropout(data, dropout, True)
     return (data, *(torch.stack(rows) for rows in last))
+
+
+def _unsupported(projected: bool, data: torch.Tensor) -> str | None:
+    """Return which layers over packed sequences are no operator of the graph, if this is one of them."""
+    if torch.is_autocast_enabled("cpu"):
+        return "under autocast"
+    if data.device.type != "cpu":
+        return f"on a {data.device.type} device"
+    return "with projections" if projected else None
 
 
 def lstm(*args: Any) -> Any:

@@ -50,7 +50,7 @@ def as_eager(name: str, tensors: Callable[[], Iterable[torch.Tensor]]) -> contex
         if any(one.requires_grad and (one.is_complex() or name.endswith("eig")) for one in tensors()):
             what = f"{name} is differentiated, and its vectors are complex"
             why = "its backward pass raises if the loss depends on their phase, which a graph does not look at."
-            raise refused("trace-failed", what, why, "The step runs imperatively.")
+            raise refused("trace-failed", what, why, "Do it outside of the step.")
     if name not in _NAMES or (torch.is_grad_enabled() and any(one.requires_grad for one in tensors())):
         return contextlib.nullcontext()
     return _ValuesOnly()  # type: ignore[no-untyped-call]

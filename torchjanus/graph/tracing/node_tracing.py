@@ -41,7 +41,8 @@ class TraceFailed(JanusError):
     """A call of the program raised on fake tensors: the numbers do not fit, or it needs real data."""
 
     def __init__(self, place: Place, name: str, error: Exception) -> None:
-        super().__init__(f"{name} raised {type(error).__name__}: {error}")
+        message = str(error).partition("\n")[0]  # what follows is for the developers of torch
+        super().__init__(f"{name} raised {type(error).__name__}: {message}")
         self.place = place
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from torchjanus.core.access_path import Step
-from torchjanus.core.errors import Refusal, Refused
+from torchjanus.core.errors import LINES, NOWHERE, Refusal, Refused
 from torchjanus.execute.memory import give_back
 from torchjanus.graph.ir.dimensions import Split
 from torchjanus.graph.recursion.cells.invoke import NotBatched
@@ -131,7 +131,8 @@ class EntryMaker:
         except Refused as refused:
             if group.stop_borrowing():
                 return self.entry(group, remote)
-            group.refusal = self.event_log.placed(refused.refusal)
+            refusal = _called_from(refused.refusal, group.traces[-1])
+            group.refusal = self.event_log.placed(refusal)
             if self.passes is not None:
                 self.passes.refused(str(group.refusal))
             if group.folded:
@@ -139,7 +140,7 @@ class EntryMaker:
                 return None
             self.counts.refused += 1
             self.event_log.refuse(group.refusal)
-            if not self.routes.entries and not self._cut([replace(group.traces[-1], refusals=[refused.refusal])]):
+            if not self.routes.entries and not self._cut([replace(group.traces[-1], refusals=[refusal])]):
                 self.policy.give_up(str(group.refusal))
             return None
         self.counts.compiles += 1
@@ -192,3 +193,11 @@ class EntryMaker:
 def _beside(old: Entry, new: Entry) -> bool:
     """Whether ``old`` stays beside ``new``: both hold a number that varies at a fixed value."""
     return bool(old.lowered.pinned and new.lowered.pinned)
+
+
+def _called_from(refusal: Refusal, trace: Trace) -> Refusal:
+    """Return the refusal, of a place in a library, with the lines of the program that called it."""
+    if not refusal.place.is_library or refusal.caller != NOWHERE:
+        return refusal
+    lines = tuple(place for place in trace.callers(refusal.place) if not place.is_library)
+    return replace(refusal, caller=lines[0], within=lines[:LINES]) if lines else refusal

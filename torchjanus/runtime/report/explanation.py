@@ -87,6 +87,12 @@ def explain(step: Any, *, detail: bool = False) -> Explanation:
     )
 
 
+def _asserted(one: Assertion) -> str:
+    if one.place == NOWHERE:
+        return "what Python computes with numbers from tensors raises nothing"
+    return f"{where(one.place)}  stays {one.expected}"
+
+
 def _entry_explanation(number: int, entry: Entry, decisions: list[Assertion]) -> EntryExplanation:
     plan, lowered = entry.plan, entry.lowered
     return EntryExplanation(
@@ -102,7 +108,7 @@ def _entry_explanation(number: int, entry: Entry, decisions: list[Assertion]) ->
         tuple(str(plan.access_paths[index]) for batch in plan.batches for index in batch.inputs),
         tuple(_externs(entry)),
         tuple(f"{where(a.place)}  is {a.expected}  ({source(a.place)})" for a in decisions),
-        tuple(f"{where(a.place)}  stays {a.expected}" for a in lowered.assertions),
+        tuple(dict.fromkeys(map(_asserted, lowered.assertions))),
         tuple(
             f"{plan.slots[slot]} == {value!r}: {lowered.pin_reasons[slot]}" for slot, value in lowered.pinned.items()
         ),

@@ -10,7 +10,7 @@ from itertools import accumulate
 from textwrap import shorten
 
 from torchjanus.core.access_path import REGISTRIES
-from torchjanus.core.errors import Place
+from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.graph.ir.program import Assertion
 from torchjanus.host.assumption import Assumption, Condition, Identity, InstanceOf, TypeOf, ValueOf, with_article
 from torchjanus.host.tensor_assumptions import Distinct, TensorKind
@@ -20,7 +20,8 @@ __all__ = ["DECIDED", "Fact", "facts_of", "sentence"]
 
 SAME, VALUE, TENSOR, OTHER, TYPE, DECIDED = range(6)  # in the order of a sentence
 _PLUMBING = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, tuple, property)
-_UNSPOKEN = ("(id(", " not in globals", "of_output(")  # facts of Python's name lookup, and of standard output
+# Facts of Python's name lookup, of standard output, and of variables of an outlined step that say what is bound.
+_UNSPOKEN = ("(id(", " not in globals", "of_output(", "_torchjanus_")
 _DECISIONS = ("if ", "elif ", "while ", "assert ")
 _LONGEST = 60  # characters that are quoted of a line
 
@@ -38,7 +39,8 @@ class Fact:
 
 def facts_of(assumptions: Iterable[Assumption], assertions: Iterable[Assertion] = ()) -> tuple[Fact, ...]:
     """Return the facts that the program's own lines rely on, without what follows from Python's protocols."""
-    return (*_assumed(assumptions), *(_decided(one) for one in assertions if not is_library(one.place)))
+    placed = (one for one in assertions if one.place != NOWHERE and not is_library(one.place))
+    return (*_assumed(assumptions), *map(_decided, placed))
 
 
 def _decided(one: Assertion) -> Fact:

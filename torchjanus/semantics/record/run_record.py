@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.core.errors import NOWHERE, Place, Refusal
+from torchjanus.core.errors import LINES, NOWHERE, Place, Refusal
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.known.called_back import CallbackEffects
@@ -57,7 +57,6 @@ from torchjanus.trace.values import (
 
 __all__ = ["RunRecord"]
 
-LINES = 32  # of the program that a refusal keeps, the innermost: in deep recursion each call may be refused
 _PREDICATES = frozenset({NumberPredicate, TensorPredicate})
 _LOOPS = frozenset({"for", "comprehension", "while"})
 
