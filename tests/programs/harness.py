@@ -184,8 +184,11 @@ def run(category: str, name: str, executor: str | None, around: Around | None = 
     return run_in(load(category), name, executor, around)
 
 
-def run_in(module: types.ModuleType, name: str, executor: str | None, around: Around | None = None) -> Run:
-    """Run a program of a module just loaded. Each call is made within ``around(number, speculated functions)``."""
+def run_in(
+    module: types.ModuleType, name: str, executor: str | None, around: Around | None = None, repeated: int = 1
+) -> Run:
+    """Run a program of a module just loaded. Each call is made within ``around(number, speculated functions)``.
+    ``repeated``: how often the calls are made, one after the other."""
     steps: list[Any] = []
 
     def jit(fn: Any = None, **options: Any) -> Any:
@@ -204,7 +207,7 @@ def run_in(module: types.ModuleType, name: str, executor: str | None, around: Ar
     step = made.step if takes_jit else jit(made.step)
     observed: list[dict[str, Any]] = []
     history: list[Any] = []
-    for number, call in enumerate(made.calls):
+    for number, call in enumerate([*made.calls] * repeated):
         if number in made.before:
             made.before[number]()
         args, kwargs = call if isinstance(call, Call) else (call if isinstance(call, tuple) else (call,), {})
