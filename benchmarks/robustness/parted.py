@@ -10,7 +10,9 @@ Results, state, output, what was raised and the generators have to be the same, 
 
 The table says how many calls were made with graphs of parts, or with a graph of the statements that a cut leaves.
 ``--every N`` takes each Nth program of the corpus, from the Kth on. ``--keep`` keeps the changed files of programs that
-differ. Names are ``category-program``. Takes about two seconds a program.
+differ. Names are ``category-program``.
+
+Takes about two seconds a program.
 """
 
 from __future__ import annotations
