@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.actions import Op
 
-__all__ = ["made_by", "op_count", "op_counts", "ops_of", "used_by"]
+__all__ = ["made_by", "op_count", "op_counts", "op_positions", "ops_of", "used_by"]
 
 
 def ops_of(events: Iterable[Any]) -> list[Op]:
@@ -25,6 +25,11 @@ def op_count(events: Iterable[Any]) -> int:
 def op_counts(events: Iterable[Any]) -> list[int]:
     """Return the number of operations before each event, and before the end."""
     return [0, *itertools.accumulate(isinstance(event, Op) for event in events)]
+
+
+def op_positions(events: Sequence[Any], spans: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Return the positions of the operations among the events, for each span (begin, end)."""
+    return [[at for at in range(begin, end) if isinstance(events[at], Op)] for begin, end in spans]
 
 
 def made_by(events: Iterable[Any]) -> set[int]:

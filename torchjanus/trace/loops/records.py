@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,8 +32,27 @@ class TensorTermination:
     limit: Any
 
 
+class Iterations:
+    """What all descriptions of a loop's iterations share. ``starts``: the positions of the events before which they
+    begin; ``end``: the one before which the last ends."""
+
+    __slots__ = ()
+    starts: tuple[int, ...]
+    end: int
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """The positions at which iterations begin, and the end of the last."""
+        return (*self.starts, self.end)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The begin and the end of each iteration."""
+        return list(itertools.pairwise(self.limits))
+
+
 @dataclass(frozen=True, slots=True)
-class LoopInstance:
+class LoopInstance(Iterations):
     """A loop that ended, and that may have another trip count in another call.
 
     ``starts``: the positions of the events before which its iterations begin; ``end``: the one before which the last
@@ -156,7 +176,7 @@ class LoopRecord:
 
 
 @dataclass(slots=True)
-class LoopSnapshots:
+class LoopSnapshots(Iterations):
     """A ``for`` loop that ended, with snapshots of the program's variables; or an ``if`` region, as a loop of one
     iteration (``region``).
 

@@ -25,7 +25,7 @@ from torchjanus.trace.events import Decision, Effectful, Fact, FunctionEntry, Fu
 from torchjanus.trace.facts import NumberPredicate, Specialization, TensorPredicate, is_question
 from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination
 from torchjanus.trace.operands import refs_in
-from torchjanus.trace.operations import made_by, op_count, op_counts
+from torchjanus.trace.operations import made_by, op_count, op_counts, ops_of, used_by
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
@@ -55,9 +55,8 @@ class AlignedLoop:
         )
         past = op_counts(trace.events)
         self.positions = [past[start] for start in instance.starts]  # number of operations before each iteration
-        limits = [*instance.starts, instance.end]
-        self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
-        operations = [event for events in self.events for event in events if isinstance(event, Op)]
+        self.events = [trace.events[a:b] for a, b in instance.spans]
+        operations = ops_of(itertools.chain.from_iterable(self.events))
         if not operations:
             raise NotMergeable("loop-small", "iterations make no call of torch")
         self.modes = operations[0].modes
@@ -118,7 +117,7 @@ class AlignedLoop:
             following = itertools.takewhile(lambda event: isinstance(event, LoopEnd), trace.events[instance.end :])
             yield from (n for n, event in enumerate(following, instance.end) if getattr(event, "count", -1) == whole)
         # A loop over a generator's items begins an iteration within each iteration of this loop.
-        asked = [position - 1 for position in (*instance.starts[1:], instance.end)]
+        asked = [position - 1 for position in instance.limits[1:]]
         numbers = list(range(1, whole + 1))
         for loop_record in trace.loop_records:
             where = [bisect_right(loop_record.starts, position) for position in asked]
@@ -128,9 +127,8 @@ class AlignedLoop:
     def _are_shared(self, trace: Trace) -> bool:
         """Whether iterations change a tensor in place that shares memory with another tensor that they take from before
         them."""
-        operations = [event for events in self.events for event in events if isinstance(event, Op)]
-        taken = {ref.number for op in operations for ref in op.inputs} - self.made.keys()
-        changed = {ref.number for op in operations for ref in op.outs} - self.made.keys()
+        operations = ops_of(itertools.chain.from_iterable(self.events))
+        taken, changed = used_by(operations) - self.made.keys(), made_by(operations) - self.made.keys()
         memory = trace.memory
         where = [memory[number] for number in taken if memory[number]]
         return any(memory[number] and where.count(memory[number]) > 1 for number in changed)

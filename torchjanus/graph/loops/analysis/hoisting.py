@@ -5,7 +5,6 @@ The inner iterations then do not depend on the induction variable of the outer l
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import LoopInstance
-from torchjanus.trace.operations import made_by
+from torchjanus.trace.operations import made_by, op_positions
 from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 
@@ -59,11 +58,7 @@ def hoisted(trace: Trace, nests: Sequence[tuple[LoopInstance, Sequence[LoopInsta
 
 
 def _picks(trace: Trace, loop: LoopInstance) -> Iterator[_Pick]:
-    limits = [*loop.starts, loop.end]
-    rows = [
-        [at for at in range(begin, end) if isinstance(trace.events[at], Op)]
-        for begin, end in itertools.pairwise(limits)
-    ]
+    rows = op_positions(trace.events, loop.spans)
     if len({len(row) for row in rows}) > 1:
         return
     made = made_by(_op(trace, at) for row in rows for at in row)

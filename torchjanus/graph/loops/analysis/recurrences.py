@@ -6,7 +6,6 @@ another number in each iteration, and one closed form gives all of them. A rewri
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,7 +28,7 @@ from torchjanus.trace.expressions import applications
 from torchjanus.trace.facts import HeapRead, HostComputation, is_question
 from torchjanus.trace.loops.records import LoopInstance, TensorTermination
 from torchjanus.trace.loops.recurrences import LEAST, Form, kind_of
-from torchjanus.trace.operations import ops_of
+from torchjanus.trace.operations import op_positions, ops_of
 from torchjanus.trace.recipes import Constant, parts_of
 from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef
@@ -129,12 +128,8 @@ def _ahead(trace: Trace, instance: LoopInstance) -> int:
 
 def _rows(trace: Trace, instance: LoopInstance, read: Mapping[AccessPath, Any]) -> Iterator[_Row]:
     """Yield the numbers that can be rows. ``read``: the numbers from before the call."""
-    limits = [*instance.starts, instance.end]
     counters = Counters(trace, instance)
-    ops = [
-        [at for at in range(begin, end) if isinstance(trace.events[at], Op)]
-        for begin, end in itertools.pairwise(limits)
-    ]
+    ops = op_positions(trace.events, instance.spans)
     if len({len(row) for row in ops}) > 1:
         return
     for column in zip(*ops, strict=True):

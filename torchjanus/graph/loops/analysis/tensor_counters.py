@@ -34,7 +34,7 @@ class Counters:
     def __init__(self, trace: Trace, instance: LoopInstance) -> None:
         self.trace = trace
         past = op_counts(trace.events)
-        self.limits = [past[at] for at in (*instance.starts, instance.end)]
+        self.limits = [past[at] for at in instance.limits]
         first, last = self.limits[0], self.limits[-1]
         self.ops = ops_of(trace.events)[first:last]
         self._steps: dict[int, list[list[tuple[int, _Step]]] | None] = {}

@@ -118,7 +118,7 @@ def _counted(
     loop."""
     assert isinstance(instance.count, TensorTermination)
     limit = instance.count.limit
-    computed = by_iteration(computations, [*instance.starts, instance.end])
+    computed = by_iteration(computations, instance.limits)
     columns, most = limited(computed)
     if most is not None:
         if limit is not None and type(limit) is not int:
@@ -136,7 +136,7 @@ def _counted(
         instance.starts[0] < start < instance.end for one in left for start in one.starts[:1]
     ):
         return  # an inner iterator may yield any numbers
-    asked = [position - 1 for position in (*instance.starts[1:], instance.end)]
+    asked = [position - 1 for position in instance.limits[1:]]
     if any(position not in trace.changed for position in asked[1:]):
         return  # it is no predicate of the program
     changes = [trace.changed[position] for position in asked[1:]]

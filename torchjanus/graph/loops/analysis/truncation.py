@@ -128,7 +128,7 @@ class TruncatedLoops(RenumberedTrace):
             if loop is not None:
                 place, count, kept = loop.place, loop.instance.count, self.kept(loop)
                 args: tuple[Any, ...] = (count, kept)
-                starts = (*loop.instance.starts, loop.instance.end)
+                starts = loop.instance.limits
                 if isinstance(count, TensorTermination):
                     args = (None, kept, count.go, count.limit)
                     answers[starts[kept] - 1] = self.old.events[starts[-1] - 1].outcome  # type: ignore[union-attr]

@@ -163,7 +163,7 @@ class _AccumulatorRewriter(TraceRewriter):
     def _framed(self, frames: LoopSnapshots) -> LoopSnapshots:
         """Return the loop with the numbers that variables hold before each iteration and after the last."""
         states = []
-        for position, state in zip((*frames.starts, frames.end), frames.states, strict=True):
+        for position, state in zip(frames.limits, frames.states, strict=True):
             after = op_count(self.old.events[:position])
             held = {n: ("tensor", self.tensor(v[1], after)) for n, v in state.items() if v[0] == "tensor"}
             states.append({**{name: self.held(value) for name, value in state.items()}, **held})

@@ -6,7 +6,6 @@ loop-carried value. (Numbers are merged as recurrences.) A rewriting of traces.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,9 +58,8 @@ def _rows(trace: Trace, instance: LoopInstance) -> Iterator[list[int]]:
         event = trace.events[position]
         if isinstance(event, HeapWrite) and _may_wait(trace.recipes.get(id(event), ())):
             places.setdefault(event.token, []).append(position)
-    limits = [*instance.starts, instance.end]
     for positions in places.values():
-        counts = [sum(a <= position < b for position in positions) for a, b in itertools.pairwise(limits)]
+        counts = [sum(a <= position < b for position in positions) for a, b in instance.spans]
         given = [recipe for at in positions for recipe in trace.recipes[id(trace.events[at])]]
         found = {recipe.token for recipe in given if isinstance(recipe, ExistingObject)}  # the same in all iterations
         if set(counts) == {1} and (

@@ -7,7 +7,6 @@ one made; this is repeated for larger distances. A rewriting of traces; what is 
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +19,7 @@ from torchjanus.graph.loops.rewrites.accumulators import changed_memory, used_as
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination
-from torchjanus.trace.operations import made_by, op_counts
+from torchjanus.trace.operations import made_by, op_counts, op_positions
 from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef
 
@@ -55,12 +54,12 @@ class _Loop:
     at: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        events, limits = self.trace.events, (*self.instance.starts, self.instance.end)
-        known = {*self.trace.access_paths, *made_by(events[: limits[0]])}
-        for number, (start, end) in enumerate(itertools.pairwise(limits)):
-            self.ops.append([at for at in range(start, end) if isinstance(events[at], Op)])
+        events, spans = self.trace.events, self.instance.spans
+        known = {*self.trace.access_paths, *made_by(events[: spans[0][0]])}
+        self.ops = op_positions(events, spans)
+        for number, positions in enumerate(self.ops):
             order = 0
-            for at in self.ops[-1]:
+            for at in positions:
                 for ref in events[at].outs:  # type: ignore[union-attr]
                     if ref.number not in known:
                         known.add(ref.number)
@@ -159,7 +158,7 @@ class _CarriedDistanceRewriter(AddingRewriter):
         self.loop, self.values_ = loop, values
         self.taking = False  # the arguments of an operation are being rewritten
         past = op_counts(self.old.events)
-        self.starts = [past[at] for at in (*loop.instance.starts, loop.instance.end)]
+        self.starts = [past[at] for at in loop.instance.limits]
         self.copies: dict[int, tuple[_Value, int, int]] = {}  # tensor -> (value, iteration, copy)
         self.given: list[list[tuple[int, int]]] = []  # per iteration: (tensor, copy)
         firsts = {value.made: self.new_like(value.made[0]) for value in values}

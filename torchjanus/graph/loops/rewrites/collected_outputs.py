@@ -157,7 +157,7 @@ def _consumers(trace: Trace, number: int) -> tuple[int, list[RowReads], frozense
     instance = trace.loop_instances[number]
     if isinstance(instance.count, TensorTermination) or len(instance.starts) < KEPT or not trace.memory:
         return None
-    read = [_tensors_read(trace, begin, end) for begin, end in itertools.pairwise((*instance.starts, instance.end))]
+    read = [_tensors_read(trace, begin, end) for begin, end in instance.spans]
     sources = list(_sources(trace, instance, read))
     source_of = {tensor: which for which, source in enumerate(sources) for tensor in source.place}
     if source_of.keys().isdisjoint(itertools.chain.from_iterable(read[1:])):
@@ -196,7 +196,7 @@ def _sources(trace: Trace, instance: LoopInstance, read: Sequence[Sequence[int]]
 def _outputs_of_loop(trace: Trace, instance: LoopInstance) -> _LoopOutputs:
     assert isinstance(instance.count, Expr)
     outputs = _LoopOutputs(len(instance.starts), instance.count)
-    for number, (begin, end) in enumerate(itertools.pairwise((*instance.starts, instance.end))):
+    for number, (begin, end) in enumerate(instance.spans):
         order = 0
         for event in trace.events[begin:end]:
             if isinstance(event, Op):

@@ -103,7 +103,7 @@ def is_whole(trace: Trace, instance: LoopInstance) -> bool:
 
 
 def _filled(trace: Trace, frames: LoopSnapshots | LoopInstance) -> Iterator[_FilledTensor]:
-    limits = list(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True))
+    limits = frames.spans
     writes: dict[int, list[tuple[int, int]]] = {}
     for iteration, (start, end) in enumerate(limits):
         for at in range(start, end):

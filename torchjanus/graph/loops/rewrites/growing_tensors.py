@@ -55,7 +55,7 @@ def grown_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace,
 
 
 def _grown(trace: Trace, instance: LoopInstance) -> Iterator[_GrowingTensor]:
-    limits = list(zip(instance.starts, (*instance.starts[1:], instance.end), strict=True))
+    limits = instance.spans
     for at in range(*limits[0]):
         op = trace.events[at]
         if not isinstance(op, Op) or (joined := _joined(trace, op)) is None:

@@ -97,7 +97,7 @@ def _changed(trace: Trace, instance: LoopInstance) -> frozenset[int]:
     if any(op.name in TRAINING for op in operations):
         return frozenset()
     rows = [frozenset[int]() for _ in instance.starts]
-    for iteration, (start, end) in enumerate(zip(instance.starts, (*instance.starts[1:], instance.end), strict=True)):
+    for iteration, (start, end) in enumerate(instance.spans):
         for event in trace.events[start:end]:
             if isinstance(event, Op):
                 rows[iteration] |= frozenset(_given(event))

@@ -183,7 +183,7 @@ class _NestFolding:
         and those with an operand that all outer iterations have. Within the inner loops it is their induction
         variable."""
         plain = [one for one in self.trace.plain if not any(i.starts[0] <= one.position < i.end for i in inner)]
-        rows = by_iteration(plain, [*outer.starts, outer.end])
+        rows = by_iteration(plain, outer.limits)
         operands = [{operand for one in row for operand in one.operands} for row in rows]
         common = set.intersection(*operands[1:])
         return [one for one in plain if one.position >= outer.end or common.intersection(one.operands)]
@@ -202,7 +202,7 @@ class _NestFolding:
 
     def _is_apart(self, outer: LoopInstance, inner: Sequence[LoopInstance]) -> bool:
         """Whether no inner loop computes with untraced numbers that depend on the outer iteration."""
-        rows = by_iteration(self.trace.plain, [*outer.starts, outer.end])
+        rows = by_iteration(self.trace.plain, outer.limits)
         if len({len(row) for row in rows}) > 1:
             return False
         differing = (

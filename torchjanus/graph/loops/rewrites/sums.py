@@ -144,7 +144,7 @@ def _added(trace: Trace, instance: LoopInstance) -> Iterator[_Sum]:
     """Yield the sums that the first iteration begins by adding to the number 0, and to which the second adds."""
     if len(instance.starts) < 2 or isinstance(instance.count, TensorTermination):
         return
-    start, middle, *rest = (*instance.starts, instance.end)
+    start, middle, *rest = instance.limits
     for first in range(start, middle):
         event = trace.events[first]
         if not isinstance(event, Op) or event.name not in _ADDING or event.kwargs or len(event.args) != 2:

@@ -5,7 +5,6 @@ A rewriting of traces, operation by operation: no event is added, and no positio
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import evaluate
 from torchjanus.trace.facts import HeapRead
 from torchjanus.trace.loops.records import LoopInstance
-from torchjanus.trace.operations import ops_of
+from torchjanus.trace.operations import op_counts, op_positions, ops_of
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
 __all__ = ["SELECT_BACK", "UNBINDING", "UNBIND_BACK", "reversed_loops", "select_back", "size_of", "unread", "value_of"]
@@ -109,15 +108,10 @@ def _unbindings(trace: Trace, loop: LoopInstance, consumers: Mapping[int, Sequen
 def _selections(trace: Trace, loop: LoopInstance) -> Iterator[tuple[int, tuple[Op, Expr | None]]]:
     """Yield the selections of rows by a decreasing index, rewritten with an increasing one, and the predicate that must
     hold for that."""
-    limits = [*loop.starts, loop.end]
-    rows = [
-        [p for p in range(begin, end) if isinstance(trace.events[p], Op)] for begin, end in itertools.pairwise(limits)
-    ]
+    rows = op_positions(trace.events, loop.spans)
     if len({len(row) for row in rows}) > 1:
         return
-    before = [0]
-    for event in trace.events:
-        before.append(before[-1] + isinstance(event, Op))
+    before = op_counts(trace.events)
     assert isinstance(loop.count, Expr)
     for column in zip(*rows, strict=True):
         ops: list[Any] = [trace.events[position] for position in column]

@@ -88,9 +88,8 @@ class LoopEffects:
     trains = False
 
     def __init__(self, trace: Trace, loop: EntryCallLoop, numbers: Iterator[int], changed: frozenset[int]) -> None:
-        limits = [*loop.starts, loop.end]
         self.end, self.count = loop.end, len(loop.starts)
-        self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
+        self.events = [trace.events[a:b] for a, b in loop.spans]
         first = trace.events[loop.ops[0][0]]
         assert isinstance(first, Op)
         self.modes = first.modes
@@ -106,7 +105,7 @@ class LoopEffects:
         counted = [o for o in lengths if _value(trace, o) == self.count and o.base is not None]
         self._lengths = list(dict.fromkeys(alike))
         self.exprs = _IterationExpressions(
-            self.made, [past[limit] for limit in limits], (), Read(self._lengths[0]), -1, 0,
+            self.made, [past[limit] for limit in loop.limits], (), Read(self._lengths[0]), -1, 0,
             trace=trace, over=list(dict.fromkeys((*loop.over, *(o.base for o in counted if o.base is not None)))),
             numbers=numbers, changed=changed,
         )  # fmt: skip

@@ -213,7 +213,7 @@ class EntryLoopRewriter(Renumbering):
                     facts.append(event)
                 elif number in items and not isinstance(event, IdentityTest):
                     raise NotMergeable("recursion-entry-loop", "an iteration uses the tree of another one")
-        limits = (*loop.starts, loop.end)
+        limits = loop.limits
         events = []
         for position in range(limits[number], limits[number + 1]):
             event = old.events[position]

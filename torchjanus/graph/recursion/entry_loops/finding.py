@@ -17,7 +17,8 @@ from torchjanus.graph.recursion.entry_loops.iterations import items_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead
-from torchjanus.trace.operations import ops_of
+from torchjanus.trace.loops.records import Iterations
+from torchjanus.trace.operations import op_positions, ops_of
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["EntryCallLoop", "added_up", "loop_of"]
@@ -26,7 +27,7 @@ _ADDING = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add", "func
 
 
 @dataclass(slots=True)
-class EntryCallLoop:
+class EntryCallLoop(Iterations):
     """A loop over the lists ``over``. ``ops``: by iteration, the positions of its operations; ``keyed``: the same by
     place and earlier occurrences there; ``sums``: the operations that add to the carried value; ``made``: by iteration,
     the tensors it computes, in order; ``even``: the lists must be equally long; ``picks``: the (line, column) at which
@@ -63,8 +64,7 @@ def loop_of(
 ) -> EntryCallLoop | None:
     """Return the loop, or None if it iterates over no lists. ``picked``: lists of which iterations pick elements by
     their index. Raises NotMergeable."""
-    limits = [*starts, end]
-    spans = list(itertools.pairwise(limits))
+    spans = list(itertools.pairwise((*starts, end)))
     lengths = [
         e.access_path.base
         for e in trace.events
@@ -84,7 +84,7 @@ def loop_of(
             over.append(base)
     if not set(over) & set(lengths) or set(picked) - set(over):
         return None
-    ops = [[p for p in range(a, b) if isinstance(trace.events[p], Op)] for a, b in spans]
+    ops = op_positions(trace.events, spans)
     loop = EntryCallLoop(place, starts, end, tuple(over), ops, even=bool(picked))
     loop.keyed = tuple(_keyed(trace, positions) for positions in ops)
     loop.made = tuple(_made(trace, positions) for positions in ops)

@@ -39,7 +39,7 @@ class NamesBeforeLoop:
         loops = [one for one in _outermost(trace.loop_instances) if one.end < start]
         counts = (frames.count, *(one.count for one in loops))
         known = {expr.token for one in counts for expr in parts_of_expr(one) if isinstance(expr, Expr)}
-        later = [position for one in loops for position in range((*one.starts, one.end)[1], one.end + 1)]
+        later = [position for one in loops for position in range(one.limits[1], one.end + 1)]
         for number, one in enumerate(loops):
             self._name_iterations(number, one)
         tokens: list[Any] = []
@@ -72,8 +72,7 @@ class NamesBeforeLoop:
 
     def _name_iterations(self, number: int, loop: LoopInstance) -> None:
         columns = list[list[int]]()
-        limits = zip(loop.starts, (*loop.starts[1:], loop.end), strict=True)
-        for iteration, (start, end) in enumerate(limits):
+        for iteration, (start, end) in enumerate(loop.spans):
             which = "last" if iteration == len(loop.starts) - 1 else iteration
             made = [ref.number for event in ops_of(self.trace.events[start:end]) for ref in event.outs]
             columns.append(made)

@@ -46,7 +46,7 @@ def is_shown(name: Any) -> bool:
 def with_shown(trace: Trace, frames: LoopSnapshots, lists: Mapping[Any, FilledList]) -> LoopSnapshots:
     """Return the loop with extra variables for the tensors that its effects use. Raises NotMergeable."""
     states = [dict(state) for state in frames.states]
-    for iteration, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
+    for iteration, (start, end) in enumerate(frames.spans):
         appended = [recipe for one in lists.values() if (recipe := one.appended(iteration)) is not None]
         for tensor, name in _shown_by(trace, frames, iteration, trace.events[start:end], appended).items():
             states[iteration + 1][name] = ("tensor", tensor)

@@ -44,7 +44,7 @@ def iterations_in(
     """Return the iterations of the loop. Raises NotMergeable where they do more than compute with tensors."""
     if any(plain.structure is None for plain in trace.plain[frames.untraced_counts[0] : frames.untraced_counts[-1]]):
         raise NotMergeable("branch-numbers", "an iteration computes with a plain number, and may know its index")
-    if any(a >= b for a, b in zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
+    if any(a >= b for a, b in frames.spans):
         raise NotMergeable("branch-arms-differ", "an iteration does nothing")
     return list(_LoopReader(trace, frames, held, lists).iterations())
 
@@ -85,13 +85,12 @@ class _LoopReader:
         frames = self.frames
         operations = op_count(self.trace.events[: frames.starts[0]])
         computed = zip(itertools.pairwise(frames.untraced_counts), itertools.pairwise(frames.given), strict=True)
-        limits = zip(frames.starts, (*frames.starts[1:], frames.end), computed, strict=True)
-        for iteration, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
+        for iteration, (start, end) in enumerate(frames.spans):
             for event in self.trace.events[start:end]:
                 if isinstance(event, Op) and event.name in _INDEXING:
                     for key, value in self.integers(event):
                         self.offsets.setdefault(key, []).append(value - frames.number(iteration))
-        for iteration, (start, end, (plain, given)) in enumerate(limits):
+        for iteration, ((start, end), (plain, given)) in enumerate(zip(frames.spans, computed, strict=True)):
             events: list[Any] = self.trace.events[start:end]
             computations: list[Any] = [(one.position - start, one) for one in self.trace.plain[slice(*plain)]]
             computations += [(one.position - start, _NativeArguments(one)) for one in self.trace.given[slice(*given)]]

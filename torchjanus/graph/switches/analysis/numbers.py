@@ -137,7 +137,7 @@ class NumberStates:
     def of(trace: Trace, frames: LoopSnapshots, places: Mapping[Any, AccessPath]) -> NumberStates:
         """Return the contents for a loop. ``places``: the places that other runs write."""
         heap, states = WrittenNumbers(), list[dict[Any, Any]]()
-        limits = (*frames.starts, frames.end)
+        limits = frames.limits
         for position, event in enumerate(trace.events[: frames.end + 1]):
             while len(states) < len(limits) and limits[len(states)] <= position:
                 states.append(contents_of(frames.states[len(states)]) | heap.contents)

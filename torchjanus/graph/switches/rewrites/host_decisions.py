@@ -52,7 +52,7 @@ class _DrawFinder:
 
     def __init__(self, trace: Trace, frames: LoopSnapshots) -> None:
         self.trace, self.frames = trace, frames
-        self.limits = list(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True))
+        self.limits = frames.spans
         self.own: dict[AccessPath, tuple[int, int]] = {}  # of a drawn number -> its iteration, order of the call
         self.reads: dict[AccessPath, int] = {}
 

@@ -106,7 +106,7 @@ class PositionRewriter(RowReadRewriter):
         for frames in self.old.frames:
             if frames.starts[0] < self.end:
                 continue
-            found = enumerate(zip((*frames.starts, frames.end), frames.states, strict=True))
+            found = enumerate(zip(frames.limits, frames.states, strict=True))
             states = tuple(
                 {
                     name: self._state(self.seen_at[position], (frames.place, number), name, value)
