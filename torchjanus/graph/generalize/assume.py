@@ -59,7 +59,7 @@ def assumptions_of(
                 if not builder.decided_in_graph(expr) and not _implied(work, expr):
                     yield assumption.Condition(place, expr, outcome)
             case facts.Specialization(expr=expr, value=value, place=place):
-                if not builder.decided_in_graph(expr) and varies(work, expr):
+                if not builder.decided_in_graph(expr) and not _implied(work, expr):
                     yield assumption.Condition(place, expr, value)
             case facts.HostComputation(expr=expr, place=place):
                 yield from _of_operands(work, builder, expr, place)

@@ -43,9 +43,10 @@ from torchjanus.semantics.known.foreign_effects import (
 )
 from torchjanus.semantics.known.host_memory import bounds_of
 from torchjanus.semantics.known.live_views import dictionary_behind, is_view
+from torchjanus.semantics.native.comparisons import generated_fields
 from torchjanus.semantics.native.containers import WatchHooks
 from torchjanus.semantics.native.methods import NativeMethods
-from torchjanus.semantics.native.shown_parts import SHOWN
+from torchjanus.semantics.native.shown_parts import SHOWN, text_by_python
 from torchjanus.semantics.native.texts import CONVERSIONS
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.torch.dynamic_index import DynamicIndexWatch
@@ -70,6 +71,12 @@ def _may_change(value: Any) -> bool:
     """Whether a foreign object can change later in the call. NumPy scalars that are no views cannot."""
     own = is_numpy_scalar(value) and getattr(value, "base", None) is None
     return not own and bounds_of(value) is not None
+
+
+def _text_by_library(value: Any) -> bool:
+    """Whether Python code that is not entered makes the text of an object of which native code is asked for it."""
+    cls = type(value)
+    return text_by_python(cls) and not isinstance(value, BaseException) and generated_fields(cls, "__repr__") is None
 
 
 def _is_array(value: Any) -> bool:
@@ -360,7 +367,7 @@ class ForeignCalls(NativeMethods):
                 return self.extern(format, (value, spec), {}, ARRAYS)  # type: ignore[no-any-return]
             text: str = trace_value(format(value, spec), Apply(format, (Read(access_path), spec)))
             return text
-        if self.shows_foreign((value,)):
+        if self.shows_foreign((value,)) or (access_path is not None and _text_by_library(value)):
             return self.extern(format, (value, spec), {}, ARRAYS)  # type: ignore[no-any-return]
         return super().formatted(value, spec)
 
@@ -372,6 +379,6 @@ class ForeignCalls(NativeMethods):
                 return self.extern(convert, (value,), {}, ARRAYS)  # type: ignore[no-any-return]
             text: str = trace_value(convert(value), Apply(convert, (Read(access_path),)))
             return text
-        if self.shows_foreign((value,)):
+        if self.shows_foreign((value,)) or (access_path is not None and _text_by_library(value)):
             return self.extern(CONVERSIONS[conversion], (value,), {}, ARRAYS)  # type: ignore[no-any-return]
         return super().as_text(value, conversion)

@@ -183,7 +183,10 @@ def _verdict(cls: type) -> bool | None:
         return None
     if module in ("logging", "weakref", "_weakrefset", "contextlib", "functools", "typing", "enum", "types"):
         return False
-    return None if _is_native(cls) else False
+    if _is_native(cls):
+        return None
+    base = next(base for base in cls.__mro__ if _is_native(base))
+    return False if base is object else foreign_verdict(base)  # what native code keeps in it no attribute shows
 
 
 def is_opaque(cls: type) -> bool:

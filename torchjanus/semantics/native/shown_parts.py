@@ -21,6 +21,7 @@ from torchjanus.semantics.known.trusted import is_settled
 from torchjanus.semantics.native.comparisons import Comparisons
 from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.native.identities import hold_identity
+from torchjanus.semantics.record.lookup_record import VALUES
 from torchjanus.semantics.record.recording import CONSTANT_TYPES
 from torchjanus.trace.values import Traced
 
@@ -77,7 +78,7 @@ class ShownParts(Comparisons):
             pass
         elif on_type(cls, "__repr__") is object.__repr__:
             hold_identity(self.recording, value)  # the text shows where it is
-        elif not is_settled(value):
+        elif not is_settled(value) and not (isinstance(value, VALUES) and self.recording.owner(value) is not None):
             self._refuse_text(value, "what native code shows of it is not known")
         return value
 

@@ -1,4 +1,4 @@
-"""Record what containers and ranges are asked for: NumPy scalars, and objects that vary from call to call.
+"""Record what native code sees of objects: NumPy scalars, subclasses of native values, and objects that vary.
 
 A NumPy scalar is an opaque native object. Where Python itself reads one as an index, a length, a key or a bound, its
 value is recorded as a Python number with an access path of its own. Of an object that varies, the key is the expression
@@ -17,12 +17,21 @@ from torchjanus.semantics.record.run_record import RunRecord
 from torchjanus.trace.facts import IdentityTest
 from torchjanus.trace.values import TracedObject
 
-__all__ = ["LookupRecord"]
+__all__ = ["VALUES", "LookupRecord"]
+
+# Instances of the program's own subclasses of these hold a value that no attribute shows.
+VALUES: tuple[type, ...] = (int, float, complex, str, bytes)
 
 
 def python_number(scalar: Any) -> Any:
     """Return a NumPy scalar as a Python number."""
     return scalar.item()
+
+
+def native_value(value: Any) -> str:
+    """Return the text of what an instance of a subclass of a native value is to native code."""
+    base: Any = next(base for base in VALUES if isinstance(value, base))
+    return str.__str__(value) if base is str else base.__repr__(value)
 
 
 class LookupRecord(RunRecord):
@@ -38,6 +47,11 @@ class LookupRecord(RunRecord):
         """Return a NumPy scalar with an access path as a traced Python number, any other value unchanged."""
         access_path = self.owner(value) if is_numpy_scalar(value) else None
         return value if access_path is None else self.found(access_path.then(Step.OF, python_number), value.item())
+
+    def hold_value(self, value: Any, access_path: AccessPath) -> None:
+        """Assume the value that an object from before the call is to native code, if it is one of a subclass."""
+        if isinstance(value, VALUES) and not is_numpy_scalar(value):
+            self.pin(self.found(access_path.then(Step.OF, native_value), native_value(value)), "the value of an object")
 
     def varies(self, access_path: AccessPath) -> bool:
         """Whether the looked up object at ``access_path`` varies from call to call."""

@@ -54,10 +54,9 @@ def _is_bound(value: Any) -> bool:
     """Whether a value is a native method that is bound to a mutable object."""
     if not isinstance(value, types.BuiltinMethodType | types.MethodWrapperType):
         return False
-    owner = value.__self__
-    if on_type(type(owner), value.__name__) is MISSING:  # a pybind11 function: its __self__ is its own record
-        return False
-    return owner is not None and not isinstance(owner, (*CONSTANT_TYPES, int, float, type, types.ModuleType))
+    owner = value.__self__  # of a pybind11 function it is its own record
+    constant = owner is None or isinstance(owner, (*CONSTANT_TYPES, int, float, type, types.ModuleType))
+    return not constant and on_type(type(owner), value.__name__) is not MISSING
 
 
 def _unchanged(known: Any, value: Any) -> bool:
@@ -230,6 +229,8 @@ class Recording(WriteRecord):
             self.note(HeapRead(access_path, value, kind, detail, self.place))
             if kind == "pinned" and _is_bound(value):  # the receiver is found through the method
                 self.found(access_path.then(Step.FIELD, "__self__"), value.__self__)
+            elif kind == "object":
+                self.hold_value(value, access_path)
         else:
             self.settled.add(access_path)
         return result
@@ -267,10 +268,9 @@ class Recording(WriteRecord):
         """Return ``tensor_detail``, and record shape and version at the first read."""
         detail = tensor_detail(tensor)
         if detail[3] == "nested":
-            what = "a tensor of type Tensor with layout nested is read"
             self.refuse(
                 "tensor-uninitialized",
-                what,
+                "a tensor of type Tensor with layout nested is read",
                 "only plain strided tensors go into a graph.",
                 "Convert it before the step.",
             )

@@ -309,7 +309,7 @@ class Watch(Protocols):
     def _operated(self, at: Site, op: str, a: Any, b: Any, foreign: _Binary, native: _Binary) -> Any:
         self.untraced.note_operation(at, op, a, b)
         self.reads.note(a, b)
-        is_foreign = self.natives.is_foreign(a) or self.natives.is_foreign(b)
+        is_foreign = self.foreign.computes(op, a, b)
         result = (foreign if is_foreign else native)(at, op, a, b)
         self.untraced.note_result(at, (a, b), result)
         return result

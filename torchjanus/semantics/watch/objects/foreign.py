@@ -7,9 +7,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.overrides import TorchFunctionMode
 
-from torchjanus.core.kinds import hasattr, isinstance
+from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.host.journal import method
 from torchjanus.rewrite import Site
 from torchjanus.semantics.external.handling import may_suppress
@@ -22,6 +23,8 @@ from torchjanus.trace.effects import WORLD
 from torchjanus.trace.events import Decision
 
 __all__ = ["ForeignObjects"]
+
+_COMMON = (int, float, str, tuple, list, torch.Tensor, torch.nn.Parameter)  # operands without such methods
 
 
 class ForeignObjects(Part):
@@ -54,6 +57,19 @@ class ForeignObjects(Part):
         outcome = bool(self._operate(at, bool, "__bool__", value))
         self.recording.note(Decision(outcome, self.recording.place))
         return outcome
+
+    def computes(self, op: str, a: Any, b: Any) -> bool:
+        """Whether code of a foreign operand, or a library's method that is not entered, computes ``a op b``."""
+        if self.natives.is_foreign(a) or self.natives.is_foreign(b):
+            return True
+        name = OPERATORS[op].__name__.strip("_")
+        return self._has_library_method(a, f"__{name}__") or self._has_library_method(b, f"__r{name}__")
+
+    def _has_library_method(self, value: Any, name: str) -> bool:
+        if is_one_of(type(value), _COMMON) or self.recording.owner(value) is None:
+            return False
+        found = on_type(type(value), name)
+        return isinstance(found, types.FunctionType) and self.natives.is_foreign_function(found)
 
     def binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
         return self._operate(at, OPERATORS[op], op, a, b)
