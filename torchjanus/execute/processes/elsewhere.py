@@ -12,10 +12,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from torchjanus.execute.compiled.child import Child
 from torchjanus.execute.compiled.store import Store
+from torchjanus.execute.processes.background import Pending
 
 __all__ = ["Awaited", "Lease"]
 
@@ -62,21 +63,15 @@ def _has_ended(owner: bytes) -> bool:
     return False
 
 
-class _Pending(Protocol):
-    def result(self, timeout: float | None = None) -> Any: ...
-    def cancel(self) -> None: ...
-    def kill(self) -> None: ...
-
-
 class Awaited:
     """An executor that another process is making; see ``background.Pending``. If that process does not finish it,
     ``start`` begins to make it here: it is called when there is something new, and returns None to wait on."""
 
     child: Child | None = None
 
-    def __init__(self, start: Callable[[], _Pending | None]) -> None:
+    def __init__(self, start: Callable[[], Pending | None]) -> None:
         self._start = start
-        self._own: _Pending | None = None
+        self._own: Pending | None = None
         self._killed = threading.Event()
 
     def result(self, timeout: float | None = None) -> Any:

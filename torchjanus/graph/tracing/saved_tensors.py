@@ -5,9 +5,9 @@ The forward graph returns the very tensors that eager would have kept, and nothi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,19 +39,6 @@ class Bases(JanusError):
         self.numbers = dict(numbers)
 
 
-@dataclass(frozen=True, slots=True)
-class Needed:
-    """What the backward pass of ``results`` (positions of outputs) needs: ``saved`` tensors by the number of their
-    save. The others: see Saves."""
-
-    results: tuple[int, ...]
-    saved: dict[int, torch.Tensor]
-    uses: tuple[int, ...]
-    nodes: tuple[str, ...]
-    inner: tuple[tuple[int, ...], ...]
-    order: tuple[int, ...]
-
-
 class SavedTensors:
     """The tensors that autograd saves in one run, by the order of the saves."""
 
@@ -78,9 +65,9 @@ class SavedTensors:
 
     def needed(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], states: Sequence[GradState]
-    ) -> Needed:
-        """Return what the backward pass of the results that leave the program needs. Raises Refused where it would not
-        be eager's."""
+    ) -> tuple[Saves, dict[int, torch.Tensor]]:
+        """Return what autograd saves for the backward pass of the results that leave the program, and the saved tensors
+        by number; ``saves_of`` adds these to the first. Raises Refused if the pass would not be eager's."""
         places: dict[int, int] = {}  # one object may be several outputs
         for place in self._program.escaping:
             if states[place] is GradState.LIVE:
@@ -116,7 +103,8 @@ class SavedTensors:
         inner = tuple(tuple(place for place, node in enumerate(made) if node in some) for some in below)
         names = tuple(type(node).__name__ for node in made)
         order = tuple(sorted(range(len(made)), key=lambda place: made[place]._sequence_nr()))
-        return Needed(tuple(places.values()), saved, tuple(wanted[place] for place, _ in uses), names, inner, order)
+        found = tuple(wanted[place] for place, _ in uses)
+        return Saves(tuple(places.values()), (), (), found, names, inner, order), saved
 
     def _bases(
         self, places: Collection[int], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
@@ -184,12 +172,17 @@ def _saves(node: Any) -> bool:
 
 
 def saves_of(
-    needed: Needed, sources: Sequence[Source], inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    saves: Saves,
+    numbers: Iterable[int],
+    sources: Sequence[Source],
+    inputs: Sequence[torch.Tensor],
+    values: Sequence[torch.Tensor],
 ) -> Saves:
-    """Return where the needed tensors are found, each once, with the sources that the run's memory gives them."""
+    """Return ``saves`` with the sources of the saved tensors, each once. ``numbers``: of the saves, in the order of
+    their ``sources``."""
     places: dict[Source, int] = {}
     packs = []
-    for number, source in zip(needed.saved, sources, strict=True):
+    for number, source in zip(numbers, sources, strict=True):
         assert not isinstance(source, NoGradient)
         if isinstance(source, ViewOf):
             base = source.base
@@ -197,7 +190,7 @@ def saves_of(
             whole = ViewOf(base, tuple(below.size()), tuple(below.stride()), 0)
             source = base if source == whole else source
         packs.append((number, places.setdefault(source, len(places))))
-    return Saves(needed.results, tuple(places), tuple(packs), needed.uses, needed.nodes, needed.inner, needed.order)
+    return replace(saves, saved=tuple(places), packs=tuple(packs))
 
 
 def drop_forward(graph: torch.fx.GraphModule, forward: Collection[str]) -> None:

@@ -267,8 +267,8 @@ class _Run:
             moved = self.replacing.moved(tensors)
             looked_at = self._looked_at(finals)
             states = grad_states([*finals, *grads])
-            needed = self.saving.needed(tensors, finals, states) if program.saves else None
-            kept = [] if needed is None else [*needed.saved.values()]
+            saves, saved = self.saving.needed(tensors, finals, states) if program.saves else (None, {})
+            kept = [*saved.values()]
             placed = [*finals, *grads, *moved.values()]
             sources = memory.place(tensors, placed, self.replacing.before(tensors), looked_at, kept)
             flat = [tensor.detach() for tensor in memory.values]
@@ -276,8 +276,8 @@ class _Run:
                 flat.append(stack_flags(self.snapshots.flags))
         results = [Result(source, state) for source, state in zip(sources, states, strict=False)]
         places = dict(zip(moved, map(self._on_host, sources[len(results) :]), strict=False))
-        if needed is not None:
-            self.saves = saves_of(needed, sources[len(sources) - len(kept) :], tensors, memory.values)
+        if saves is not None:
+            self.saves = saves_of(saves, saved, sources[len(sources) - len(kept) :], tensors, memory.values)
         self.replaced = self.replacing.replaced(tensors, places)
         made = [
             Result(self._on_host(result.source), result.state, memory_of(values[ref.index]) in self.nodes.inference)

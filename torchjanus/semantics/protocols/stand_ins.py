@@ -153,7 +153,7 @@ _METHODS: dict[Any, Any] = {
     torch.nn.Module.zero_grad: _module_zero_grad,
 }
 _FUNCTIONS: dict[Any, Any] = {
-    **({operator.call: _call} if hasattr(operator, "call") else {}),
+    operator.call: _call,
     ast.iter_child_nodes: _iter_child_nodes,
     torch.allclose: _allclose,
     torch.equal: _equal,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,8 +14,8 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
 __all__ = [
-    "KEPT", "ByIteration", "Loop", "LoopInstance", "LoopRecord", "LoopSnapshots", "TensorTermination",
-    "UntracedComputation",
+    "KEPT", "ByIteration", "Iterations", "Loop", "LoopInstance", "LoopRecord", "LoopSnapshots", "TensorTermination",
+    "UntracedComputation", "before_iterations",
 ]  # fmt: skip
 
 KEPT = 3  # the evidence threshold: loops with fewer iterations are not generalised from
@@ -100,6 +101,13 @@ class LoopInstance(Iterations):
         count = Apply(operator.sub, (self.count, 1))
         counters = tuple((first + step, step) for first, step in self.counters)
         return replace(self, starts=self.starts[1:], count=count, counters=counters, skipped=self.skipped + 1)
+
+
+def before_iterations(loops: Iterable[LoopInstance], at: int) -> int:
+    """Return the position; if it is in the first iteration of a loop, the begin of that loop, so that what is inserted
+    there leaves its iterations alike."""
+    starts = (loop.starts for loop in loops if len(loop.starts) > 1)
+    return min((first for first, second, *_ in starts if first <= at < second), default=at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,26 +71,24 @@ def filled_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace
     gradients that a row gets from several places are then summed in another order, as in any rolled loop."""
     if not any(isinstance(event, Op) and event.name == _WRITING for event in trace.events):
         return trace, frozenset()
-
-    def rewritten(old: Trace, instance: LoopInstance) -> Trace | None:
-        one = next(_filled(old, instance), None)
-        return None if one is None else _FillRewriter(old, instance, one).trace()
-
-    return rewritten_loops(trace, without, rewritten)
+    return rewritten_loops(trace, without, _filled, _FillRewriter)
 
 
 def rewritten_loops(
-    trace: Trace, without: Container[int], rewritten: Callable[[Trace, LoopInstance], Trace | None]
+    trace: Trace,
+    without: Container[int],
+    find: Callable[[Trace, LoopInstance], Iterator[Any]],
+    rewriter: Callable[[Trace, LoopInstance, Any], Any],
 ) -> tuple[Trace, frozenset[int]]:
-    """Return the trace with each whole loop rewritten for as long as ``rewritten`` gives another trace, and the indices
-    of the loops that are."""
+    """Return the trace in which ``rewriter`` has rewritten whole loops, and their indices. ``find`` yields what is to
+    be rewritten in a loop; it is asked again after each rewriting."""
     found: set[int] = set()
     for number in range(len(trace.loop_instances)):
         while number not in without and is_whole(trace, instance := trace.loop_instances[number]):
-            made = rewritten(trace, instance)
-            if made is None:
+            one = next(find(trace, instance), None)
+            if one is None:
                 break
-            trace = made
+            trace = rewriter(trace, instance, one).trace()
             found.add(number)
     return trace, frozenset(found)
 

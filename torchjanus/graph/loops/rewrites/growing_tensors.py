@@ -46,12 +46,7 @@ class _GrowingTensor:
 def grown_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace, frozenset[int]]:
     """Return the trace in which joins of loops with a changeable trip count are moved behind them, and the indices of
     these loops; the trace itself if there are none. ``without``: see ``filled_iterations``."""
-
-    def rewritten(old: Trace, instance: LoopInstance) -> Trace | None:
-        one = next(_grown(old, instance), None)
-        return None if one is None else _GrowthRewriter(old, instance, one).trace()
-
-    return rewritten_loops(trace, without, rewritten)
+    return rewritten_loops(trace, without, _grown, _GrowthRewriter)
 
 
 def _grown(trace: Trace, instance: LoopInstance) -> Iterator[_GrowingTensor]:

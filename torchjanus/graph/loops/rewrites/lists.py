@@ -21,7 +21,7 @@ from torchjanus.graph.loops.rewrites.partly_read_lists import begin_of_iteration
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead, IdentityTest, NumberPredicate, Specialization
-from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots
+from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots, before_iterations
 from torchjanus.trace.operations import op_count, ops_of
 from torchjanus.trace.recipes import ExistingObject, TensorAt, TensorOf
 from torchjanus.trace.rewriting import TraceRewriter
@@ -231,20 +231,14 @@ class _ListRewriter(TraceRewriter):
         super().__init__(old)
         self.one = one
         self.rows = one.access_path.then(Step.OF, rows_of)
-        self.at = self._before_iterations(min(one.reads))  # where the tensor is read
+        # Where the tensor is read. The run has not modified what is read.
+        self.at = begin_of_iteration(old, one.access_path, before_iterations(old.loop_instances, min(one.reads)))
         self.before = op_count(old.events[: self.at])
         others = (e for e in ops_of(old.events) if not takes_all(e, one.refs))
         self.unbound = any(ref.number in one.refs for e in others for ref in e.inputs)
         self.paths = {one.access_path.item(index).token for index in range(len(one.refs))}
         self.within = self._within_iterations()
         self.first = len(old.tensors) + 1 if self._takes_first() else None
-
-    def _before_iterations(self, at: int) -> int:
-        """Return the position; if it is in the first iteration of a loop, the begin of that loop, so that its first
-        iteration stays like the others. The run has not modified what is read."""
-        starts = (instance.starts for instance in self.old.loop_instances if len(instance.starts) > 1)
-        at = min((first for first, second, *_ in starts if first <= at < second), default=at)
-        return begin_of_iteration(self.old, self.one.access_path, at)
 
     def _within_iterations(self) -> list[bool]:
         """Return, for each operation of the old trace, whether it is in a loop."""

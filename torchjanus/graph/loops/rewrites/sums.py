@@ -19,7 +19,7 @@ from torchjanus.graph.loops.rewrites.accumulators import functional_add, functio
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization, TensorPredicate
-from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots, TensorTermination
+from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots, TensorTermination, before_iterations
 from torchjanus.trace.operations import op_count
 from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
@@ -136,7 +136,8 @@ def sums_from_zero_tensors_within(trace: Trace, loops: Sequence[LoopInstance]) -
     them. Only scalars are added, so that adding a scalar tensor is bitwise equal to adding a number."""
     for number in [number for number, instance in enumerate(trace.loop_instances) if instance in loops]:
         while (one := next(_added(trace, trace.loop_instances[number]), None)) is not None:
-            trace = _SumRewriter(trace, one, _before_iterations(trace, trace.loop_instances[number].starts[0])).trace()
+            at = before_iterations(trace.loop_instances, trace.loop_instances[number].starts[0])
+            trace = _SumRewriter(trace, one, at).trace()
     return trace
 
 
@@ -159,13 +160,6 @@ def _added(trace: Trace, instance: LoopInstance) -> Iterator[_Sum]:
             if isinstance(later, Op) and later.place == event.place and later.name in _LATER.get(event.name, ()):
                 if len(later.args) == 2 and not later.kwargs and event.outs[0] in later.args:
                     yield _Sum(None, first, other, later.args.index(event.outs[0]))
-
-
-def _before_iterations(trace: Trace, at: int) -> int:
-    """Return the position; if it is in the first iteration of another loop, the begin of that loop, so that its
-    iterations stay alike."""
-    loops = (instance.starts for instance in trace.loop_instances if len(instance.starts) > 1)
-    return min((first for first, second, *_ in loops if first <= at < second), default=at)
 
 
 class _SumRewriter(TraceRewriter):
