@@ -134,9 +134,9 @@ def run_command(options: argparse.Namespace, selection: Selection | None, *, alo
     if selection is not None:
         watch_imports(selection)
     if executor_in_use() != "replay" and (selection is None or selection.after is not None):
-        # It imports nothing until a graph is going to be made, unless the user wants graphs at once: on many machines
-        # two cores are halves of one, and the script would be slower meanwhile. A short script would pay for the fork,
-        # whose memory is copied as it changes, and have nothing of it.
+        # The server imports nothing until a graph will be made, unless the user wants graphs at once. On many machines
+        # two cores are halves of one, so importing would slow the script. A short script would also pay for the fork,
+        # whose memory is copied as it changes, and gain nothing.
         server.start(forks=alone, lowers=selection is not None and selection.after == 0, compiles=False)
     show_status()
     begin = time.perf_counter()

@@ -14,7 +14,7 @@ from torchjanus.runtime.runs.records import LISTENERS
 
 __all__ = ["show_status"]
 
-# Kinds of events that change who makes the calls, or that the user should know of at once.
+# Kinds of events that change who makes the calls, or that the user should see at once.
 _SHOWN = {
     "lowering": "a graph is being made",
     "executor": "",

@@ -109,7 +109,7 @@ _BY_HAND: dict[str, frozenset[str]] = {
             positive lift_fresh_copy""",
         # Its gradient is that of the result, or zero.
         "rectifies": "relu",
-        # Linear where its second argument is a number that is finite, and not zero as a divisor.
+        # Linear if its second argument is a finite number, and not zero if it is a divisor.
         "scales": "mul div",
         # Its in-place form runs the same kernel: equal bits.
         "same_in_place": """abs add addcdiv addcmul clamp clamp_max clamp_min copy div exp fill lerp log mul neg
@@ -131,7 +131,7 @@ _BY_HAND: dict[str, frozenset[str]] = {
             mean.dim cat.default stack.default convolution.default embedding_dense_backward.default _softmax.default
             index_put.default"""
         + _FUSED,
-        # A product of matrices, which another routine computes, and which rounds otherwise, in another layout.
+        # A product of matrices: in another layout another routine computes it, with other rounding.
         "product": "addbmm addbmm_ addmm addmm_ addmv addmv_ addr addr_ baddbmm baddbmm_ bmm mm mv",
         # With ``out=``: was seen to fill a tensor of any layout right (``benchmarks.robustness.torch_databases ops``).
         "writes_any_layout": """alias_copy all amax amin aminmax any arange argmax argmin as_strided_copy avg_pool2d cat

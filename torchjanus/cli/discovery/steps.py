@@ -24,14 +24,13 @@ __all__ = ["EVALUATION", "Step"]
 experience = deferred("torchjanus.runtime.runs.experience")
 saved_graphs = deferred("torchjanus.runtime.runs.saved_graphs")
 
-# Times as long is waited, where it is said how long, for a step that does not train: beside a training it takes little
-# time in all, and less is to be gained.
+# A step that does not train waits so many times as long: beside a training it takes little time, so graphs gain less.
 EVALUATION = 5.0
 NAMED = 1.0  # seconds of Python's calls before one is watched, where the user has named an executor
 SETTLED = 5  # calls by Python before one is watched: the first ones import, and make an optimizer's state
-AGAIN = 1.1  # times as long: when it is looked again whether one is to be watched
-LEAST = 1e-4  # seconds of a call by Python below which a graph, whose guards take some of that, has little to save
-TIMED, SHORT = 8, 1e-3  # one of so many calls is timed where they take less than so many seconds: a clock takes time
+AGAIN = 1.1  # the next decision whether to watch comes after so many times the time so far
+LEAST = 1e-4  # seconds: for shorter calls by Python a graph saves little, since guards take time, too
+TIMED, SHORT = 8, 1e-3  # one in TIMED calls is timed if calls take less than SHORT seconds: reading a clock takes time
 LATEST = 15  # calls over which the median time is taken
 SCHEDULED = "*.param_groups[*]['lr']"  # an input from the first graph on: most scripts have a schedule of it
 

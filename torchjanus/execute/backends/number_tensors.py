@@ -32,7 +32,7 @@ _DIVIDING: dict[Any, Callable[..., Any]] = {
 _BITS: dict[Any, Callable[..., Any]] = {
     operator.and_: torch.bitwise_and, operator.or_: torch.bitwise_or, operator.xor: torch.bitwise_xor,
 }  # fmt: skip
-# Functions of torch, by name, for which a tensor of no dimensions does what a number does, once its dtype is right.
+# Functions of torch, by name, that treat a tensor without dimensions, of the right dtype, as they treat a number.
 _ELEMENTWISE = frozenset(
     """add sub mul div true_divide truediv pow eq ne lt le gt ge remainder mod floordiv floor_divide minimum maximum
     __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __pow__ __eq__ __ne__ __lt__ __le__

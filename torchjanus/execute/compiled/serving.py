@@ -50,7 +50,7 @@ IMPORTED = 0  # in place of the number of a child that has ended: all is importe
 _IDLE = 120.0  # seconds without an order and without a child, after which the server ends
 _STEP = 0.02  # seconds between two looks at children that may have ended
 _LOOK = 0.25  # seconds between two looks whether the program is alive
-# What begins so is read at each use, by torchjanus or by Inductor, which sets it, too: a child has the program's.
+# Variables of the environment that are read at each use, not at import. A child gets the program's values.
 READ_LATE = (*(setting.name for setting in SETTINGS), "TORCHINDUCTOR_CACHE_DIR")
 ENVIRONMENT = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # of the server
 STOPS = sys.platform == "linux"  # whether a child may be stopped: it ends with its parent all the same

@@ -159,7 +159,7 @@ def _is_rebuilt(tensor: torch.Tensor, base: torch.Tensor, source: Fresh | FromIn
     """Whether the host can make a tensor of the memory of a base ``distance`` bytes before it."""
     if tensor.dtype == base.dtype or tensor.element_size() <= base.element_size():
         return True
-    # An input may lie so in another call that wider numbers cannot begin where it begins.
+    # In another call, the input may begin at an address at which wider numbers cannot begin.
     return isinstance(source, Fresh) and isinstance(distance, int) and distance % tensor.element_size() == 0
 
 

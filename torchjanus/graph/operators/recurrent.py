@@ -177,8 +177,8 @@ def _stacked(rows: Sequence[torch.Tensor]) -> torch.Tensor:
     return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
 
 
-# Autograd's recording of a forward run is this attribute of an empty tensor that is saved for backward, and lives as
-# long as that. Code that passes on a copy of the tensor computes the layer again.
+# The attribute under which an empty tensor, saved for backward, holds autograd's recording of the forward run. If only
+# a copy of the tensor reaches the backward operator, that computes the layer again.
 _RECORDING = "torchjanus_recording"
 
 

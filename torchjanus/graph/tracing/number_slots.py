@@ -33,7 +33,7 @@ def numbers_for(slots: Sequence[SlotKind], pinned: Mapping[int, float | int], se
         if index in pinned:
             chosen.append(pinned[index])
         elif slot.type is float:
-            # In (0, 1), so that a probability stays valid, and never a number that C++ treats specially.
+            # In (0, 1), so that a probability stays valid. Never a number that C++ treats specially.
             chosen.append(draw.uniform(0.25, 0.75))
         else:
             # Large and odd: used as a size or an index it fails in the trace instead of passing unnoticed.

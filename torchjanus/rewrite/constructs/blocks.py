@@ -22,7 +22,7 @@ def with_(walk: Walk, node: ast.With) -> ast.stmt:
         new, unpacking = (None, None) if item.optional_vars is None else target(walk, item.optional_vars)
         described = constant(unpacking, location_of(item.context_expr))
         manager = item.context_expr
-        # The site of a call tells that what it makes is entered, and so closed.
+        # The site of the call says that its result is entered, and so closed.
         visited = call(walk, manager, "entered") if isinstance(manager, ast.Call) else walk.visit(manager)
         entered = walk.ask("context", manager, described, visited, kind="with")
         items.append(ast.withitem(entered, new))

@@ -23,15 +23,14 @@ __all__ = ["TrialCalls"]
 _TRIED = 3  # calls in a trial
 _TRIED_SIZES = 7  # where sizes vary: Inductor was seen to be wrong for some batch sizes only
 _TRIED_AGAIN = 1  # where the same artifact has passed its trial in an earlier run
-# A call on trial takes two to three times as long as another. After a call on trial longer than _LONG, no graph has
-# another one for _REST times as long: throughput stays at 80 % of eager's, and a graph that makes one call in eight
-# gets its trial as soon as another. An artifact that passed in an earlier run is tried at once, since it takes a call
-# or two.
+# A call on trial takes two to three times as long as another. After one longer than _LONG, no graph has a call on trial
+# for _REST times as long. So throughput stays at 80 % of eager's, and a graph that makes only one call in eight gets
+# its trial as soon as others. An artifact that passed in an earlier run is tried at once, since it needs a call or two.
 _LONG = 0.05  # seconds
 _REST = 3
-# Where calls are long, the trial also measures times: a candidate that gains less than this in so many pairs of runs is
-# not tried further, and one that is clearly faster or slower in each pair needs no race.
-_GAIN = 0.97  # of replay's time
+# If calls are long, the trial also measures times. A candidate that takes more than the share _GAIN of replay's time in
+# _PAIRS pairs of runs is not tried further. One that is clearly faster or slower in each pair needs no race.
+_GAIN = 0.97
 _PAIRS = 2
 
 

@@ -33,12 +33,12 @@ WATCHED_AGAIN = 16  # further watched calls allowed each time
 NEVER = sys.maxsize
 FRUITLESS = 4  # watched calls without a graph, after which the parts of a step are tried while there is no time for it
 MANY_MISSES = 64  # consecutive misses without time to learn, after which looking for a graph takes longer than it saves
-TRIED_AGAIN = 8  # one of so many calls looks for a graph then; doubled each time that the misses have doubled
-TRIED_RARELY = 64  # at most
-# One of so many calls looks whether the first graph is worth its price by now; most calls between two looks.
+TRIED_AGAIN = 8  # then one call in so many looks for a graph; doubled each time that the misses have doubled
+TRIED_RARELY = 64  # the most
+# One call in LOOKED checks whether the first graph is worth its price; MOST_RESTING: the most calls between two checks.
 LOOKED, MOST_RESTING = 16, 64
-RARE = 4  # paths that at most one of so many calls takes are learnt once that pays
-CALLS_IN_DEBT = 4  # calls that are learnt from once those that no graph made would have paid for that
+RARE = 4  # a path that at most one call in so many takes is learnt only once that pays
+CALLS_IN_DEBT = 4  # so many calls are learnt from once the calls that no graph made would have paid for that
 
 _HOLD = (
     "Instead: hold what changes constant, let it be a tensor or a number that the step computes with, pad sizes to a "

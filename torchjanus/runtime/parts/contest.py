@@ -31,12 +31,12 @@ UNSERVED = 12  # of these calls that it may leave unserved
 READY = 3  # calls in a row that co-execution has served, after which it is measured
 MEASURED = 9  # calls of each contender in a measurement
 SERVED = 0.75  # of its measured calls co-execution has to serve
-MARGIN = 0.97  # of plain Python's time: what another contender has to keep below
+MARGIN = 0.97  # another contender must take less than this share of plain Python's time
 AGAIN = 500  # calls until the next measurement; doubled each time
 LATELY = 32  # calls over which a winning co-execution is watched: too many that diverge begin a measurement
-LOST = 32  # calls of plain Python's time: so much a winning co-execution may lose before it is left
+LOST = 32  # a winning co-execution may lose the time of so many calls of plain Python before it is left
 NOT_NOW = 64  # calls until the account of learning is asked again
-LEARNING = 8  # one of so many calls is given to parts that are being learnt where Python makes the calls
+LEARNING = 8  # while Python makes the calls, one in so many is made by the parts that are being learnt
 RARELY = 64  # the same, later on
 
 PYTHON, PARTS, COEXECUTION = "Python", "Python with parts by graphs", "co-execution"
@@ -215,7 +215,7 @@ class Contest:
         has to be faster by MARGIN, and co-execution has to have served most of its calls."""
         found = {name: statistics.median(times) for name, times in self._times.items()}
         if self._unserved:
-            # A call that diverges takes many times as long as the median, which would not show it.
+            # The median does not show calls that diverge, which take many times as long.
             share = len(self._unserved) / MEASURED
             found[COEXECUTION] = (1.0 - share) * found[COEXECUTION] + sum(self._unserved) / MEASURED
         eligible = {name: seconds for name, seconds in found.items() if seconds < MARGIN * found[PYTHON]}

@@ -33,10 +33,10 @@ FEW = 3  # pairs that suffice if graphs are clearly faster, or still slower: dis
 CLEAR = 0.7  # of the other's time: no further measurement as long as nothing changes
 MARGIN = 0.97  # of the other's time: needed to change who makes the calls, for less is noise
 DOUBTFUL = 0.9  # of the other's time: between this and its inverse ``PAIRS`` pairs do not suffice
-UNTIMED = 20  # calls that no graph could make, if no more calls were timed: measuring is given up for now
+UNTIMED = 20  # after so many calls that no graph could make, without more timed calls, measuring stops for now
 UNKNOWN = 0.5  # of the other's time, as long as nothing was measured
-LONGER = 4  # times as long as when they were measured: calls by Python that do something else
-CHANGED = 4  # consecutive calls by Python that took so long, after which the measurement no longer holds
+LONGER = 4  # a call by Python that takes so many times its measured time does something else
+CHANGED = 4  # after so many consecutive calls by Python of that length the measurement no longer holds
 LOOK = 16  # calls by Python between two checks whether an executor is ready
 
 

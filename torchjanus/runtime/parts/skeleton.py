@@ -25,7 +25,7 @@ from torchjanus.semantics.protocols.virtualize import underlying
 
 __all__ = ["Parts"]
 
-MOST_CALLEES = 1000  # functions that call sites have met, as long as which they are remembered
+MOST_CALLEES = 1000  # no more functions than these are remembered
 
 
 class Skeleton:

@@ -33,20 +33,20 @@ __all__ = ["Budget", "Overhead"]
 FREE_SECONDS = 1.0  # length of a window, at least
 FREE_CALLS = 10  # length of a window in calls in eager, at least
 SHARE = 0.06  # of the time that calls take in eager is paid in
-BURST = 0.05  # of a window: what the account holds; with the share it makes 15 % of a second at most, see WASTED
-# of a window may be wasted attempts of graphs whatever the balance is; the same share of the time is paid in, later on
-# half of it
+BURST = 0.05  # the most that the account holds, as a share of a window; with SHARE and WASTED 15 % of a second at most
+# Wasted attempts of graphs may take this share of a window, independent of the balance. The account gets the same share
+# of the time as income, and half of it later on.
 WASTED = 0.02
-AT_ONCE = 0.1  # of a window, and what graphs save in it, may be spent at once: more has to be saved up for longer
-LONGER = 3  # times the price, for what is spent in one piece
-SLOWER = 0.1  # of eager's time: how much slower than eager graphs may be charged as; which is faster is measured
-HALVED = 10.0  # seconds in eager after which the shares are halved, and so on
-LEAST = 0.1  # of the shares remains, however long it has been
+AT_ONCE = 0.1  # the share of a window that may be spent at once, besides what graphs save in it
+LONGER = 3  # what costs more than that must be saved up for, so many times its price
+SLOWER = 0.1  # graphs are charged as slower than eager by this share of eager's time at most
+HALVED = 10.0  # seconds in eager after which the shares are halved, and again after each such time
+LEAST = 0.1  # the part of the shares that always remains
 LATEST = 64  # calls by Python over which the mean time is taken
-# Of the first calls by Python, those that take so many times as long as the others do not count: they import modules,
-# and make an optimizer's state.
+# Among the first calls by Python, one that takes UNUSUAL times as long as the others does not count: it imports modules
+# or makes an optimizer's state.
 FIRST_CALLS, UNUSUAL = 5, 10.0
-# one of so many calls by Python is timed after the first ones: reading a clock takes microseconds on some machines
+# After the first calls by Python, one in so many is timed: reading a clock takes microseconds on some machines.
 TIMED = 8
 UNLIKE = 3  # consecutive runs unlike any earlier one: more are not worth a debt
 LONGEST_WATCH = 5.0  # seconds of processor time that watching one call may take

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 
 __all__ = ["LOSS", "Horizon", "beginning", "gains", "pays_from"]
 
-# Of the time of all calls: what learning may cost before it is known what graphs save. Short calls, most of whose time
-# is Python's and the dispatcher's, are served in half the time or less, and a script that has run for a while, or
-# whose loops say that it will, mostly goes on for long enough.
+# The share of the time of all calls that learning may cost before it is known what graphs save. Graphs make short calls
+# in half the time or less, since most of that is Python's and the dispatcher's. A script that has run for a while, or
+# whose loops are long, mostly continues for long enough.
 LOSS = 0.1
-SURE = 2.0  # times its price has to be gained, by what an earlier run has measured, or by the operations of a call
-# Where graphs took more than this share of eager's time in an earlier run, so many times that: the share was measured
-# on a machine that did other things, too.
+# Learning must gain its price so many times, by measurements of an earlier run or by the operations of a call.
+SURE = 2.0
+# The same, UNSURE times, if graphs took more than the share FASTER of eager's time in an earlier run: the machine may
+# have been busy during that measurement.
 FASTER, UNSURE = 0.9, 4.0
 # Seconds until the first call has been watched: modules are imported, and the sources of libraries rewritten.
 BEGINNING = 0.7

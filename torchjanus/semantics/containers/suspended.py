@@ -30,7 +30,7 @@ def settle_variables(suspended: Any, bare: Callable[[Any], Any]) -> None:
         return
     variables = frame.f_locals
     for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
-        # The iterator of a generator expression, which has no name that a program could use, goes on as it is.
+        # The iterator of a generator expression stays as it is: its name is none that a program could use.
         if name.isidentifier() and name in variables and (settled := bare(variables[name])) is not variables[name]:
             variables[name] = settled
     if sys.version_info < (3, 13):  # from then on ``f_locals`` writes through

@@ -50,8 +50,8 @@ _QUERIES = frozenset(
     _get_sequence_nr _enabled kineto_available peek_interpreter_stack _cuda_synchronize _cuda_emptyCache
     _accelerator_synchronizeDevice rank size name getRank getSize getBackendName""".split()
 )
-# These set modes that each framework call is recorded with, or that are checked at the end of the call, or the current
-# device, which graphs name. The caller checks what is pushed on a stack of modes.
+# These are allowed: they set the current device, which graphs name, or modes that are recorded with each framework call
+# or checked at the end of the step. The caller checks what is pushed on a stack of modes.
 _SETTING = frozenset(
     """_set_sdp_use_flash _set_sdp_use_mem_efficient _set_sdp_use_math _set_sdp_use_cudnn _set_sdp_use_overrideable
     _set_grad_enabled set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled set_autocast_cpu_enabled

@@ -82,7 +82,7 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         self.over = False  # whether the run has ended; generators of the program may still go on
         self.opened = False  # whether the next framework call has read lists that existed before the call
         self.unfinished: list[Callable[[], None]] = []  # notes to make when the run ends
-        self.loops = 0  # loops in whose iterations the run is, as far as their ends are seen
+        self.loops = 0  # active loops whose ends the run will see
         self.behind_loops: list[Callable[[], None]] = []  # notes to make when the run is in no loop, or ends
         self.made_at: list[int] = []  # per tensor number: the number of events before it
         self.identities: dict[int, Expr] = {}  # by id of an object that is a key of the run's own containers
@@ -92,8 +92,8 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         self._result_views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # By id of a tuple with traced numbers: the tuple, and the tuple of bare values that the heap gets.
         self._bare_tuples: dict[int, tuple[Any, Any]] = {}
-        # By id: expressions whose reads are noted as inspected. A sum over a list has as many expressions as elements,
-        # each of which holds all earlier ones.
+        # By id: expressions whose reads are noted as inspected. A sum over a list has an expression for each element,
+        # and each contains all earlier ones.
         self._inspected: dict[int, Expr] = {}
 
     # -- events ---------------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def _kept_cross_entropy(
 
 _kept_cross_entropy.register_fake(aten.binary_cross_entropy_with_logits.default)
 
-# Operators that functorch, and so functionalisation, decomposes by a formula that rounds differently.
+# Operators that functorch (and so functionalisation) decomposes by a formula that rounds differently.
 _KEPT: dict[Any, Any] = {aten.binary_cross_entropy_with_logits.default: torch.ops.torchjanus.kept_cross_entropy.default}
 
 

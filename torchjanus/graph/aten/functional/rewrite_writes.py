@@ -29,12 +29,12 @@ __all__ = ["functionalised"]
 
 aten = torch.ops.aten
 
-# Operators that give results beside what they write -> the functional form, which gives these results, and then the new
+# Operators that return results and write to arguments -> the functional form, which returns the results, then the new
 # contents of the arguments.
 _WITH_RESULTS: dict[Any, Any] = {
     aten._native_batch_norm_legit.default: aten._native_batch_norm_legit_functional.default,
 }
-# Operators that change where a tensor lies, and the views of another overload that are like them.
+# Operators that change the geometry of a tensor in place -> the view operator that has the same effect.
 _VIEWS: dict[Any, Any] = {aten.transpose_.default: aten.transpose.int}
 # Not random_.from: code cannot name it.
 _DRAWN: dict[Any, Any] = {one: form for form, one in SAMPLERS.items() if not keyword.iskeyword(form._overloadname)}

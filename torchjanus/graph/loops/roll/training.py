@@ -53,9 +53,9 @@ class GradientUse(enum.Enum):
 
     UNTOUCHED = "none flows into it"
     ADDED = "it is added to what there was"
-    RENEWED = "it is thrown away, and made anew"
-    GONE = "it is thrown away in the end"
-    USED_UP = "it is made where there was none, and thrown away in the end"
+    RENEWED = "it is dropped and created again"
+    GONE = "it is dropped at the end"
+    USED_UP = "it is created where there was none, and dropped at the end"
 
 
 def functional_iterations(program: Program) -> Program:
@@ -70,9 +70,6 @@ def functional_iterations(program: Program) -> Program:
             return program
         program = _TrainingRewriter(program, training[done]).program()
         done += 1
-
-
-# -- what the rewritten program does ------------------------------------------------------------------------------
 
 
 # -- the rewriting ------------------------------------------------------------------------------------------------

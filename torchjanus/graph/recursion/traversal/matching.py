@@ -60,8 +60,8 @@ class _MatcherCode:
 
 def _body(variant: Variant, passed: Sequence[Sequence[str]], source: Any) -> Iterator[str]:
     """Yield the statements that run once a call is known to take the variant."""
-    # Whether a call takes such a variant, which counters it reads or writes, and where gradients flow is only known
-    # after the call.
+    # It is known only after the call whether it takes such a variant, which counters it reads or writes, and where
+    # gradients flow.
     if (
         variant.truths
         or variant.entered

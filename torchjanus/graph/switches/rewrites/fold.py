@@ -34,8 +34,8 @@ MOST_FAILED = 48  # attempts to merge that fail, in one run: what is left then i
 # Loops times events of a run: each merge looks at all events, some 50 us for each. A run beyond that (an evaluation
 # within a step, say) is a path of its own, and other runs of the step are merged.
 MOST_EVENTS = 50_000
-# ``if`` statements that tensors decide and that took both arms, for which each path has a graph of its own. That needs
-# up to two to this power of graphs, but no switch, and so they run faster.
+# Up to so many ``if`` statements that tensors decide, and that took both arms, each path has its own graph. That is up
+# to two to this power of graphs, but they need no switch and so run faster.
 APART = 3
 
 

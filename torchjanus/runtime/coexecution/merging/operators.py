@@ -22,10 +22,10 @@ from torchjanus.semantics.torch.torch_state import generator_state
 
 __all__ = ["ANSWERED", "Call", "Operator", "Operators", "may_change"]
 
-# Operators whose success and whose results' metadata depend on nothing but constants and metadata. What may raise
-# because of contents (``embedding``, ``cross_entropy``, a subscript by tensors) is not among them, nor is attention,
-# whose kernel a program may choose for a while. A number among the
-# arguments of these may be a tensor's: tensors are allowed as the first argument, where their contents are data, ...
+# Operators whose success and whose results' metadata depend only on constants and metadata. Not among them: what may
+# raise because of contents (``embedding``, ``cross_entropy``, a subscript by tensors), and attention, whose kernel a
+# program may select. A number argument may be a tensor's; so tensors are allowed only where their contents are data: as
+# the first argument of these, ...
 _OF_ONE = frozenset(
     """abs absolute adaptive_avg_pool1d adaptive_avg_pool2d all alpha_dropout any argmax argmin avg_pool1d avg_pool2d
     broadcast_to ceil chunk clone contiguous cos cosh cumsum detach double dropout dropout1d dropout2d elu
