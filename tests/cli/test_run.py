@@ -322,6 +322,20 @@ def test_classes_of_the_script_that_its_processes_send(script) -> None:
     assert run("-m", "torchjanus", "run", "--no-report", path) == plain
 
 
+def test_an_interrupted_script_ends_as_python_ends_it(script) -> None:
+    text = "import atexit, signal\natexit.register(print, 'bye')\nsignal.raise_signal(signal.SIGINT)\n"
+    path, installed = script(text), "import torchjanus\ntorchjanus.install(report=False)\n" + text
+
+    def run(*command: str) -> tuple[int, str, str]:
+        done = subprocess.run([sys.executable, *command], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    plain = run(path)
+    assert plain[0] == -signal.SIGINT
+    assert run("-m", "torchjanus", "run", "--no-report", path) == plain
+    assert run(script(installed))[:2] == plain[:2]
+
+
 FAILS_IN_STEPS = """\
 import logging
 import traceback
@@ -458,7 +472,7 @@ def test_an_interrupt_ends_the_script_and_the_report_follows(script, tmp_path: P
         time.sleep(0.05)
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=600)
-    assert child.returncode == 130
+    assert child.returncode == -signal.SIGINT  # as python ends
     assert "KeyboardInterrupt" in err
     assert "Nothing was speculated" in err
     assert "torchjanus/cli" not in err

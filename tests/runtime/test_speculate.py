@@ -244,8 +244,8 @@ def test_a_native_callable_runs_as_it_is() -> None:
     assert "is not written in Python" in str(torchjanus.explain(step, detail=True))
 
 
-def test_a_partial_runs_as_it_is_and_says_so() -> None:
-    step = speculate(functools.partial(double))
+def test_a_partial_with_keywords_runs_as_it_is_and_says_so() -> None:
+    step = speculate(functools.partial(lambda x, factor: x * factor, factor=2.0))
     assert step(torch.ones(2)).equal(torch.full((2,), 2.0))
     assert step.given_up
 

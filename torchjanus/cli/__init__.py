@@ -14,7 +14,7 @@ from torchjanus import runtime
 from torchjanus.cli.discovery import Selection, compiled, watch_imports
 from torchjanus.cli.ranks import with_other_ranks
 from torchjanus.cli.reasons import listing, page
-from torchjanus.cli.script import NotRunnable, load, locate, run
+from torchjanus.cli.script import INTERRUPTED, NotRunnable, interrupt, load, locate, run
 from torchjanus.cli.status import show_status
 from torchjanus.cli.summary import print_report, print_steps, summary_of, write_json, write_page, write_trace
 from torchjanus.core.errors import Unsupported
@@ -103,7 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wanted = options.function, options.only, options.list_passes, options.executor
         return int(debug.debug_command(options.script, rest, *wanted))
     selection = None if options.marked else Selection(options.only, options.exclude, options.after)
-    return run_command(options, selection, alone=arguments is None)
+    exit_code = run_command(options, selection, alone=arguments is None)
+    if exit_code is INTERRUPTED and arguments is None:
+        interrupt()
+    return exit_code
 
 
 def run_command(options: argparse.Namespace, selection: Selection | None, *, alone: bool) -> int:

@@ -14,7 +14,7 @@ from torchjanus import runtime
 from torchjanus.cli.discovery import Selection, watch_imports, with_steps
 from torchjanus.cli.notebook import notebook, watch_cells
 from torchjanus.cli.ranks import with_other_ranks
-from torchjanus.cli.script import execute
+from torchjanus.cli.script import INTERRUPTED, execute, interrupt
 from torchjanus.cli.summary import print_report, summary_of
 from torchjanus.core.errors import Unsupported
 
@@ -59,7 +59,10 @@ def install(*, report: bool = True, after: float | None = None) -> None:
     if report and not _is_command(caller.f_back):
         atexit.register(_report, caller.f_code.co_filename, begun, selection)
     tree, plain, behind = rest
-    raise SystemExit(execute(with_steps(tree, plain, selection, behind), caller.f_globals))
+    exit_code = execute(with_steps(tree, plain, selection, behind), caller.f_globals)
+    if exit_code is INTERRUPTED:
+        interrupt()
+    raise SystemExit(exit_code)
 
 
 def _rest(caller: FrameType) -> tuple[ast.Module, CodeType, int]:

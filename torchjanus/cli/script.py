@@ -11,13 +11,18 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from torchjanus.core.errors import OWN_FOLDER, JanusError
 
-__all__ = ["NotRunnable", "Program", "execute", "load", "locate", "run"]
+__all__ = ["INTERRUPTED", "NotRunnable", "Program", "execute", "interrupt", "load", "locate", "run"]
 
-INTERRUPTED = 128 + 2  # what a shell reports for a program that SIGINT ended
+
+class _Interrupted(int):
+    """The exit code of a program that SIGINT has ended, as a shell reports it."""
+
+
+INTERRUPTED = _Interrupted(128 + 2)
 
 
 class NotRunnable(Exception):
@@ -116,6 +121,12 @@ def execute(program: Program | SyntaxError, variables: dict[str, Any]) -> int:
             if stream is not None and not stream.closed:
                 stream.flush()
     return 0
+
+
+def interrupt() -> NoReturn:
+    """End the process as Python ends one that SIGINT has interrupted, but for the traceback, which has been printed."""
+    sys.excepthook = lambda *_: None
+    raise KeyboardInterrupt
 
 
 def exit_code(request: SystemExit) -> int:

@@ -347,7 +347,7 @@ class Condition(Assumption):
 
     def _instead(self, values: Sequence[Any]) -> str:
         now = dict(zip(map(str, self.access_paths()), map(_brief, values), strict=True))
-        return ", ".join(f"{name} is {value}" for name, value in now.items()) or "that is not so"
+        return " and ".join(f"{name} is {value}" for name, value in now.items()) or "that is not so"
 
     def __str__(self) -> str:
         if isinstance(self.outcome, bool):

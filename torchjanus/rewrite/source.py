@@ -11,7 +11,6 @@ import ast
 import inspect
 import linecache
 import threading
-import warnings
 from builtins import len, reversed  # torchjanus' own, even where a program replaces it
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 
 from torchjanus.core.caches import Identities
 from torchjanus.core.errors import SourceUnavailable
+from torchjanus.core.unwarned import unwarned
 from torchjanus.rewrite.generated import generated_init
 from torchjanus.rewrite.syntax.scopes import Function
 from torchjanus.rewrite.syntax.sites import location_of
@@ -132,8 +132,7 @@ def _read(code: CodeType, module_globals: dict[str, Any]) -> _File:
     if known is not None and (known.lines is lines or known.lines == lines):
         return known
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the user was warned when the file was first compiled
+        with unwarned():  # the user was warned when the file was first compiled
             tree = ast.parse("".join(lines), name)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise SourceUnavailable(f"{name}:{code.co_firstlineno}: the file no longer parses: {error}") from error
@@ -218,8 +217,7 @@ def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
     _no_type_parameters(factory)
     imports = [place(ast.Import([place(ast.alias(name, None), where)]), where) for name in sorted(found_as.imported)]
     flags = code.co_flags & FUTURE
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with unwarned():
         module = compile(ast.Module([*imports, factory], []), code.co_filename, "exec", flags, dont_inherit=True)
     found = _only_code(_only_code(module))
     if private is not None:

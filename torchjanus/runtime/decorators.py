@@ -6,6 +6,7 @@ In: a function and its options. Out: a ``Speculated`` (see ``speculated``), whic
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
@@ -89,7 +90,16 @@ def speculate(
             f"speculate({fn!r}): expected a function, a method, an nn.Module or another callable, "
             f"not {type(fn).__name__}. Put the work of one step into a function and speculate on that."
         )
-    return Speculated(fn, watch=watch, executor=executor, verify=verify)
+    return Speculated(_program_of(fn), watch=watch, executor=executor, verify=verify)
+
+
+def _program_of(fn: Any) -> Any:
+    """Return what a speculated function, or a method that is one, is made of; anything else as it is."""
+    if isinstance(fn, Speculated):
+        return fn.fn
+    if isinstance(fn, types.MethodType) and isinstance(fn.__func__, Speculated):
+        return types.MethodType(fn.__func__.fn, fn.__self__)
+    return fn
 
 
 def vary(*names: str) -> Callable[[S], S]:

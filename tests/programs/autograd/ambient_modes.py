@@ -1656,3 +1656,49 @@ def subclass_that_counts_what_is_done_to_it():
         return (y + 1).sum().as_subclass(torch.Tensor), len(seen)
 
     return Program(step, inputs(), state=seen)
+
+
+@contextlib.contextmanager
+def double(number):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@program()
+def numbers_decide_under_another_default_dtype():
+    w = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    seen = []
+
+    def step(x):
+        loss = (w * x).square().sum()
+        w.grad = None
+        loss.backward()
+        if loss.item() < 1e-8:
+            return None
+        with torch.no_grad():
+            w.sub_(w.grad, alpha=0.01)
+        seen.append(loss.item() / 3 + int(x.sum()) / 7)
+        return torch.rand(2)
+
+    return Program(step, [(torch.randn(3, dtype=torch.float64),) for _ in range(CALLS)], state=(w, seen), around=double)
+
+
+@program()
+def iterations_part_under_another_default_dtype():
+    w = torch.ones(3, dtype=torch.float64)
+
+    def step(xs):
+        total = torch.zeros(3)
+        for x in xs:
+            if (x * w).sum() > 0:
+                total = total + x.square()
+            else:
+                total = total - x.exp()
+        return total, torch.zeros(2)
+
+    calls = [([torch.randn(3, dtype=torch.float64) for _ in range(6)],) for _ in range(CALLS)]
+    return Program(step, calls, state=w, around=double)

@@ -17,7 +17,6 @@ import os
 import sys
 import sysconfig
 import types
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import CodeType
@@ -30,6 +29,7 @@ from torchjanus.cli.discovery.steps import Step
 from torchjanus.cli.discovery.trainers import is_searched, steps_in
 from torchjanus.core.errors import OWN_FOLDER
 from torchjanus.core.logs import logger
+from torchjanus.core.unwarned import unwarned
 from torchjanus.rewrite.source import FUTURE, Found, adopt, compile_alone, definitions, filled
 from torchjanus.rewrite.syntax.sites import location_of
 from torchjanus.rewrite.syntax.walk import place
@@ -200,8 +200,7 @@ def _compiled_with(
     if behind:  # a string that comes first now is no docstring
         rest = ast.Module([place(ast.Pass(), location_of(tree.body[behind - 1])), *tree.body[behind:]], [])
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they were given for the plain code; and here constants are called
+        with unwarned():  # they were given for the plain code; and here constants are called
             code: CodeType = compile(rest, plain.co_filename, "exec", plain.co_flags & FUTURE, dont_inherit=True)
             return code
     finally:

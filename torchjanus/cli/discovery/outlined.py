@@ -107,8 +107,8 @@ def call_of(callee: str, given: Sequence[str], where: Location) -> ast.Call:
 
 
 def calling(statement: ast.stmt, callee: str) -> ast.stmt:
-    """Return ``statement``, which calls ``callee``. If the call raises, ``callee`` learns of it, before any handler of
-    the program's is."""
+    """Return ``statement``, which calls ``callee``. If the call raises, ``callee`` learns of it, before a handler of
+    the program's runs."""
     where = location_of(statement)
     method = place(ast.Attribute(place(ast.Constant(callee), where), "has_raised", ast.Load()), where)
     notify = place(ast.Expr(place(ast.Call(method, [], []), where)), where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable
 from types import CodeType, FunctionType
@@ -31,6 +32,7 @@ SETTLED = 5  # calls by Python before one is watched: the first ones import, and
 AGAIN = 1.1  # the next decision whether to watch comes after so many times the time so far
 LEAST = 1e-4  # seconds: for shorter calls by Python a graph saves little, since guards take time, too
 TIMED, SHORT = 8, 1e-3  # one in TIMED calls is timed if calls take less than SHORT seconds: reading a clock takes time
+_MAKING = threading.RLock()
 LATEST = 15  # calls over which the median time is taken
 SCHEDULED = "*.param_groups[*]['lr']"  # an input from the first graph on: most scripts have a schedule of it
 
@@ -142,12 +144,18 @@ class Step:
     def _speculate(self, begun: float) -> runtime.Speculated[..., Any]:
         """Return the speculated function, which makes the calls from now on."""
         assert self._fn is not None
+        with _MAKING:
+            if self.speculated is None:  # no other thread has been here
+                self.speculated = self._made_now(begun)
+            return self.speculated
+
+    def _made_now(self, begun: float) -> runtime.Speculated[..., Any]:
+        assert self._fn is not None
         made: runtime.Speculated[..., Any] = runtime.speculate(self._fn)
         made.expect((SCHEDULED, *self._known.varying), saved_graphs.SavedGraphs(self._known.graphs))
         made.record_earlier_calls(self._calls, self._seconds, self._each)
         if self._after is None:
             made.limit(self._horizon, undelayed() - begun)
-        self.speculated = made
         return made
 
     # -- what is said and kept of it ------------------------------------------------------------------------------

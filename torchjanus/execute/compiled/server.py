@@ -18,11 +18,11 @@ import signal
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchjanus.core.unwarned import unwarned
 from torchjanus.execute.compiled import serving
 from torchjanus.execute.compiled.serving import (
     COMPILER,
@@ -114,8 +114,7 @@ class _Fork:
 
     def __init__(self) -> None:
         orders, answers, owner = os.pipe(), os.pipe(), os.getpid()
-        with warnings.catch_warnings():  # threads of NumPy's: they are idle, and ended in the fork
-            warnings.simplefilter("ignore", DeprecationWarning)
+        with unwarned():  # of threads of NumPy's: they are idle, and ended in the fork
             self.pid = os.fork()
         if self.pid == 0:
             for end in (orders[1], answers[0]):

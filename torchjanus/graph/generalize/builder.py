@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -219,7 +220,7 @@ class Builder:
     def _snap(self, op_index: int, in_graph: dict[int, list[Fetch]]) -> None:
         for fetch in in_graph.pop(op_index, ()):
             taken, nodes = snapshot(self._ref(fetch.ref), fetch, self.new_ref)
-            self._nodes.extend(nodes)
+            self._extend(nodes)
             self._snapshots[fetch.token] = taken
 
     def _tensorised(self, expr: Expr, place: Place) -> Tensorised:
@@ -233,8 +234,13 @@ class Builder:
             return HostNumber(value, type(value))
 
         result, nodes = tensorise(expr, self._snapshots, given, self.new_ref, place)
-        self._nodes.extend(nodes)
+        self._extend(nodes)
         return result
+
+    def _extend(self, nodes: Iterable[Node]) -> None:
+        """Add operations on numbers. Each names its dtype; the default dtype is that of the program."""
+        dtype = self.ops[0].modes.default_dtype if self.ops else torch.get_default_dtype()
+        self._nodes.extend(replace(node, modes=replace(node.modes, default_dtype=dtype)) for node in nodes)
 
     def _assert_in_graph(self, event: NumberPredicate | Specialization, number: int) -> None:
         if isinstance(event, Specialization):

@@ -55,7 +55,7 @@ Exchange = Callable[[Callable[..., Any]], None]
 
 def check_executor(name: str) -> str:
     """Return the name, if there is such an executor. Raises Unsupported."""
-    if name.startswith(OTHER):
+    if isinstance(name, str) and name.startswith(OTHER):
         backend_named(name)
     elif name not in EXECUTORS:
         raise Unsupported(f"executor={name!r}: torchjanus has {', '.join(map(repr, EXECUTORS))}.")

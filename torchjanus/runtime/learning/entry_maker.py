@@ -12,6 +12,7 @@ from functools import partial
 
 from torchjanus.core.access_path import Step
 from torchjanus.core.errors import LINES, NOWHERE, Refusal, Refused
+from torchjanus.core.unwarned import unnoticed
 from torchjanus.execute.memory import give_back
 from torchjanus.graph.ir.dimensions import Split
 from torchjanus.graph.recursion.cells.invoke import NotBatched
@@ -118,7 +119,7 @@ class EntryMaker:
     def entry(self, group: Group, remote: RemoteLowering | None = None) -> Entry | None:
         """Return an entry of a path; None if there is none. Raises Pending while ``remote`` makes it."""
         try:
-            with observing(self.passes):
+            with unnoticed(), observing(self.passes):
                 entry = make_entry(group, self.routes.executor, self._calls.recursion.variant_table, remote)
             if entry.launch.differentiable is not None and self.doubled is not None:
                 raise Refused(self.doubled)

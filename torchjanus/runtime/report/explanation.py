@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -59,6 +60,8 @@ def explain(step: Any, *, detail: bool = False) -> Explanation:
     ``str()`` of it fits a screen; with ``detail``, or ``explain(step).detailed()``, it has everything.
     Raises Unsupported if ``step`` is not the result of ``torchjanus.speculate``.
     """
+    if isinstance(step, types.MethodType):
+        step = step.__func__  # of an instance, whose class has the speculated function
     if not isinstance(step, Speculated):
         raise Unsupported(
             f"explain() takes a speculated function, not {type(step).__name__}: "

@@ -21,7 +21,16 @@ __all__ = ["DECIDED", "Fact", "facts_of", "sentence"]
 SAME, VALUE, TENSOR, OTHER, TYPE, DECIDED = range(6)  # in the order of a sentence
 _PLUMBING = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, tuple, property)
 # Facts of Python's name lookup, of standard output, and of variables of an outlined step that say what is bound.
-_UNSPOKEN = ("(id(", " not in globals", "of_output(", "_torchjanus_")
+_UNSPOKEN = (
+    "(id(",
+    " not in globals",
+    "of_output(",
+    "of_errors(",
+    "of_log(",
+    "of_warnings(",
+    "_torchjanus_",
+    "globals is not ",
+)
 _DECISIONS = ("if ", "elif ", "while ", "assert ")
 _LONGEST = 60  # characters that are quoted of a line
 

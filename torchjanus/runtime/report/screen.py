@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator
 
-from torchjanus.core.errors import Place
+from torchjanus.core.errors import OWN_FOLDER, Place
 from torchjanus.runtime.report.costs import Cost, costs_of
 from torchjanus.runtime.report.data import Explained
 from torchjanus.runtime.report.facts import Fact, sentence
@@ -161,7 +161,7 @@ def _short(place: Place) -> str:
 def _cost_lines(cost: Cost, width: int) -> list[str]:
     where_, times = _short(cost.place), f" ({cost.calls} times)" if cost.calls > 1 and not cost.each else ""
     code = f" [{cost.reason}]" if cost.reason else ""
-    place = f"{where_}  " if cost.place.line else ""
+    place = f"{where_}  " if cost.place.line and not cost.place.file.startswith(OWN_FOLDER) else ""
     lines = _hanging(cost.price, f"{place}{cost.what.rstrip('. ')}{times}{code}", width, indent=4, column=15)
     if cost.remedy:
         lines += _hanging("", f"instead: {cost.remedy}", width, indent=4, column=15)

@@ -16,6 +16,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
+from torchjanus.core.unwarned import unnoticed
 from torchjanus.ops.collectives import facts_of, is_of_store
 from torchjanus.rewrite.hooks import rewritten
 from torchjanus.semantics.external.data_parallel import is_forward
@@ -35,7 +36,9 @@ __all__ = ["NativeCalls"]
 @functools.cache
 def _framework_functions() -> frozenset[int]:
     """Return the ids of all functions that a TorchFunctionMode sees: torch.overrides' list and additions."""
-    known = {id(f) for fs in torch.overrides.get_overridable_functions().values() for f in fs}
+    with unnoticed():
+        listed = torch.overrides.get_overridable_functions()
+    known = {id(f) for fs in listed.values() for f in fs}
     known.update(id(f) for f in (torch.autograd.backward, torch.autograd.grad))
     # Factories take no tensors, so they cannot be overridden, but a mode sees them.
     known.update(id(f) for name, f in vars(torch).items() if name.startswith(("_foreach_", "_fused_")))

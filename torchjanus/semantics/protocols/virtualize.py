@@ -90,6 +90,9 @@ def underlying(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
     """Return the Python function that a callable calls in the end, and its leading arguments. Raises Unsupported."""
     if isinstance(fn, FunctionType):
         return fn, ()
+    if type(fn) is functools.partial and not fn.keywords:
+        inner, leading = underlying(fn.func)
+        return inner, (*leading, *fn.args)
     if isinstance(fn, MethodType):
         inner, leading = underlying(fn.__func__)
         return inner, (fn.__self__, *leading)
@@ -97,7 +100,5 @@ def underlying(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
         method = on_type(type(fn), "__call__")
         if isinstance(method, FunctionType):
             return method, (fn,)
-    raise Unsupported(
-        f"{fn!r} is not written in Python: there is no source to rewrite. "
-        f"Wrap the call in a function of your own and virtualize that."
-    )
+    why = "has keywords" if type(fn) is functools.partial else "is not written in Python"
+    raise Unsupported(f"{fn!r} {why}: there is no source to rewrite. Call it in a function of your own, and take that.")

@@ -93,13 +93,14 @@ def _asking(program: Program, outputs: Sequence[Ref], modes: Modes) -> tuple[Pro
     free = 1 + max([len(program.inputs) - 1, *(ref.index for node in program.nodes for ref in node.outs)])
     if program.nodes:
         modes = replace(program.nodes[0].modes, grad=any(node.modes.grad for node in program.nodes))
+    quiet = Modes(grad=False, default_dtype=modes.default_dtype)
     nodes: list[Node] = []
     flags: list[Ref] = []
     pending = list(program.assertions)
     for position in range(len(program.nodes) + 1):
         while pending and pending[0].after <= position:
             flags.append(Ref(free))
-            nodes.append(Node(_answer, (pending.pop(0).ref,), {}, (flags[-1],), Modes(grad=False)))
+            nodes.append(Node(_answer, (pending.pop(0).ref,), {}, (flags[-1],), quiet))
             free += 1
         nodes += program.nodes[position : position + 1]
     given: list[Ref] = []
