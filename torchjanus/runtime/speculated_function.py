@@ -325,9 +325,9 @@ class Speculated(Generic[P, R]):
     def save(self, path: str | os.PathLike[str]) -> str:
         """Write what was learnt and compiled to a file, for ``load`` in another process. Returns its SHA-256.
 
-        It has the graphs in use as the store keeps them, the code compiled for them, what was measured of it, and the
-        names of numbers and sizes that vary. It has no tensors' contents, no assumptions and no source. Raises
-        Unsupported where there is no graph yet, or no store (TORCHJANUS_CACHE).
+        The file has the graphs in use as the store keeps them, their compiled code, its measurements, and the names of
+        numbers and sizes that vary. It has no contents of tensors, no assumptions and no source. Raises Unsupported if
+        there is no graph yet, or no store (TORCHJANUS_CACHE).
         """
         return save(self._name, home_of(self.fn).file, self.entries, Path(path))
 

@@ -96,8 +96,10 @@ def onnx_model(graph: Graph) -> Any:
 
 @contextlib.contextmanager
 def _subgraphs_of_one_version() -> Iterator[None]:
-    """Let torch 2.13 write switches within loops: the calls of subgraphs have a version where it makes them for a loop,
-    and none where it makes them for a switch, and models with both are refused as of two versions."""
+    """Let torch 2.13 write switches within loops.
+
+    Its calls of subgraphs have a version in loops and none in switches. It refuses models with both, since they seem to
+    have two versions."""
     try:
         passes = importlib.import_module("torch.onnx._internal.exporter._ir_passes")
         imports = passes.add_opset_imports

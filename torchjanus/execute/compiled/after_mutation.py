@@ -1,10 +1,10 @@
 """Makes Inductor's scheduler run readers of a mutated buffer after the mutation.
 
 Inductor runs ``bernoulli`` (and some scatters) in place: a node that reads the buffer afterwards depends on the
-buffer's new name. Where the C++ back end fuses nodes whose ranges differ, it extracts the reads of one again, with the
-old name, unless the node has dependencies beside those that it extracts (``SchedulerNode.recompute_size_and_body``,
-PyTorch 2.13): the node may then run before the mutation and read uninitialised memory. A step with dropout between
-convolutions showed that. So such nodes get an additional dependency.
+buffer's new name. When the C++ back end fuses nodes with different ranges, it extracts the reads of one node again, and
+gets the old name (``SchedulerNode.recompute_size_and_body``, PyTorch 2.13). The node may then run before the mutation
+and read uninitialised memory, as in a step with dropout between convolutions. The reads are not extracted again if the
+node has other dependencies, so such nodes get one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds the compiled code within an artifact, below the wrappers that torch puts around it.
 
-The wrappers check at each call what could be known once, which matters since a part of a cell is called many times in a
-step and does little. This module knows neither what is compiled nor when such a call is allowed.
+The wrappers repeat their checks at each call. That matters, since a part of a cell is called many times in a step and
+does little. This module knows neither what is compiled nor when such a call is allowed.
 """
 
 from __future__ import annotations

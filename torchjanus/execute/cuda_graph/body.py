@@ -1,6 +1,6 @@
-"""What a capture does: a whole step as calls of ATen, or as an artifact of Inductor, with numbers of the host as data.
+"""The work that is captured: a whole step as calls of ATen, or as an artifact of Inductor. Host numbers are data.
 
-Says which graphs cannot be captured. Knows no device.
+Decides which graphs cannot be captured. Knows no device.
 """
 
 from __future__ import annotations

@@ -37,8 +37,10 @@ def hide_frames(exception: BaseException) -> None:
 
 
 def hide_outlined(exception: BaseException, caller: FrameType) -> None:
-    """Remove torchjanus's frames from the traceback of an exception that has just reached ``caller``, and those of
-    ``caller``, too, if statements of it raised that had been made a function: the frame of these has their line."""
+    """Remove torchjanus's frames from the traceback of an exception that has just reached ``caller``.
+
+    If statements of ``caller`` that have become a function raised it, its own frame is removed, too: the frame of that
+    function has their line."""
     hide_frames(exception)
     reached = exception.__traceback__
     if reached is not None and reached.tb_frame is caller and reached.tb_next is not None:

@@ -189,8 +189,8 @@ class Engine:
 
     @property
     def _is_compiled_now(self) -> bool:
-        """Whether the graph may be compiled: at once, where that takes no time of the program's and nothing bounds what
-        may be lost, or nothing is limited."""
+        """Whether the graph may be compiled now. If learning is limited, a bound of the loss must allow the price, or,
+        without a bound, compiling must take no time of the program or be due."""
         if self.budget is None or not self.budget.limited:
             return True
         if self.budget.bound.is_set:

@@ -376,8 +376,10 @@ class LearningPolicy:
 
     @property
     def _is_first(self) -> bool:
-        """Whether there is no graph yet, or only a few that have made no call, or are slower than Python: they may
-        depend on what holds in the first calls only, like gradients that are None, or a buffer that is not full."""
+        """Whether there is no graph yet, or only a few that have made no call, or are slower than Python.
+
+        Such graphs may depend on what is true in the first calls only: gradients that are None, a buffer that is not
+        full."""
         counts, share = self._counts, self.budget.share
         useless = not counts.speculated or (share is not None and share > 1.0)
         return not counts.compiles or (useless and counts.compiles <= UNTRIED)

@@ -41,11 +41,11 @@ _SHAPES: Mapping[str, type | tuple[type, ...]] = {
 @dataclass(slots=True)
 class Experience:
     """``made``: whether a graph was made; ``share``: the time of a call by graphs as a share of that in eager, None if
-    that was not measured; ``calls``: how many calls there were, with these ``arguments`` of the program, 0 if that is
-    unknown; ``eager``: seconds of a call in eager; ``price``: seconds that learning took until there was a graph, or
-    is expected to take, with all that it imports, 0 if no call was watched; ``varying``: names of numbers and sizes
-    that are inputs of its graphs, and of tensors that are others in each call; ``graphs``: their keys in the store,
-    each with the sizes it was made for (see SavedGraphs)."""
+    that was not measured; ``calls``: how many calls there were with these ``arguments`` of the program, 0 if that is
+    unknown; ``eager``: seconds of a call in eager; ``price``: seconds that learning took until there was a graph, or is
+    expected to take, imports included, 0 if no call was watched; ``varying``: names of numbers and sizes that are
+    inputs of its graphs, and of tensors that differ from call to call; ``graphs``: their keys in the store, each with
+    the sizes it was made for (see SavedGraphs)."""
 
     key: str
     made: bool = False

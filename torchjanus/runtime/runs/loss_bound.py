@@ -14,9 +14,9 @@ __all__ = ["LossBound"]
 
 
 class LossBound:
-    """The bound of one step. ``spent`` returns the seconds that learning has cost in the step's calls. ``saved``,
-    ``sunk`` and ``counted_on``: seconds that graphs have saved, that learning has cost outside of the calls, and that
-    graphs are expected to save."""
+    """The bound of one step. ``spent`` returns the seconds that learning has cost in the step's calls; ``sunk``: those
+    outside of the calls. ``saved``: the seconds that graphs have saved; ``counted_on``: those that they are expected to
+    save."""
 
     def __init__(self, spent: Callable[[], float]) -> None:
         self._spent = spent

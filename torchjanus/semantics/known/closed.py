@@ -160,8 +160,10 @@ def _module_of(func: Any) -> str:
 
 
 def is_refused_code(func: Any) -> bool:
-    """Whether this is Python code of torch that is refused as a whole: processes communicate in it (beyond queries of
-    the group), it is an operator that calls functions, it asks a closure so often as losses decide, or it compiles."""
+    """Whether this is Python code of torch that is refused as a whole.
+
+    That is code in which processes communicate (beyond queries of the group), operators that call functions, optimizers
+    whose losses decide how often they call their closure, and ``torch.compile``."""
     name = getattr(func, "__name__", None)
     if func is torch.compile or is_search(func):
         return True

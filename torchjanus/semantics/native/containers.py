@@ -144,8 +144,8 @@ class NativeContainers(NativeKeys):
         return shadow.names().keys() if isinstance(value, KEYS) else shadow.items().items()
 
     def changing(self, given: Any, read: Any) -> Any:
-        """Return the container or view from before the call, or a view of one, whose elements the run sees as those of
-        ``read``, if they may change; else None."""
+        """Return the container or view from before the call whose elements ``read`` has in this run, if they may
+        change; else None."""
         if read is given:
             view = self.recording.view_in_heap(given)
             return None if view is given else view

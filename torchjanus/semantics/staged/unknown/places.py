@@ -74,8 +74,8 @@ def grown_lists(before: Contents, after: Contents) -> dict[int, CellType | None]
 
 
 def _cell_of(number: int, before: Contents) -> CellType | None:
-    """Return a variable that holds the list with this id, one of which it is known what it held before if there is
-    one: to look for others takes a tenth of a second."""
+    """Return a variable that holds the list with this id. Known variables come first: to look for others takes a tenth
+    of a second."""
     held = before[number][0]
     for one, _ in before.values():
         if isinstance(one, CellType) and (contents_of(one) or (None,))[0] is held:

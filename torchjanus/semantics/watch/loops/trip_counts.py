@@ -1,7 +1,7 @@
-"""Trip counts of loops, by what they go over: ranges of traced numbers, sequences, tensors, and what passes these on.
+"""Trip counts of loops over ranges of traced numbers, sequences, tensors, and iterators that pass these on.
 
-In: native calls (``range``, ``reversed``, ``pairwise``) and their results. Out: for an iterable its trip count as an
-expression over what the step was given, or None where other trip counts are not followed.
+In: native calls (``range``, ``reversed``, ``pairwise``) and their results. Out: the trip count of an iterable, as an
+expression over the inputs of the step, or None if other trip counts are not followed.
 """
 
 from __future__ import annotations
