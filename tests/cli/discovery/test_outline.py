@@ -451,6 +451,14 @@ WHICH = {
         "@torch.no_grad()\ndef test(data):\n for x, y in data:\n  total.add_(net(x).sum())",
         ["evaluation loop of test (line 3)"],
     ),
+    "weights that are drawn": (
+        "with torch.no_grad():\n for p in net.parameters():\n  p.copy_(torch.randn(p.shape, generator=g) * 0.3)",
+        [],
+    ),
+    "numbers that are sorted into lists": (
+        "with torch.no_grad():\n for s, t in zip(scores, tokens):\n  (done if len(q) > 6 else more).append((s, t))",
+        [],
+    ),
     "a gradient function": ("for i in data:\n g = grad(f)(i)\n opt.step()", []),
     "repetitions beside a training": (
         "for i in data:\n for _ in range(5):\n  f(i).backward()\n  a.step()\n g(i).backward()\n b.step()",

@@ -12,6 +12,7 @@ calls.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeGuard
@@ -28,6 +29,7 @@ _INFERENCE = frozenset({"no_grad", "inference_mode"})
 _OF_WEIGHTS = frozenset(
     {"append", "clone", "detach", "float", "is_floating_point", "item", "items", "lerp", "size", "to"}
 )
+_FACTORIES = frozenset("empty empty_like full ones ones_like rand rand_like randn randn_like zeros zeros_like".split())
 _ASKS = "asks_closure"  # the attribute of calls of step() that compute gradients
 _MARKS = (
     "backward",
@@ -257,7 +259,8 @@ def _evaluates(loop: Loop) -> bool:
     if any(isinstance(node, ast.For | ast.While) for node in nodes):
         return False
     return isinstance(loop, ast.For) and any(
-        not name.endswith("_") and name not in _OF_WEIGHTS for name in _called(nodes)
+        not name.endswith("_") and name not in _OF_WEIGHTS and name not in _FACTORIES and not hasattr(builtins, name)
+        for name in _called(nodes)
     )
 
 

@@ -176,7 +176,7 @@ class Step:
         after = pays_from(self._known.share, price)
         if after == math.inf:
             return f"{said}; an earlier run was no faster by graphs (--after 0 makes them all the same)"
-        return f"{said}; graphs pay from {after:.0f} s on (--after 0 makes them all the same)"
+        return f"{said}; graphs pay from {after:.{0 if after >= 10 else 1}f} s on (--after 0 makes them all the same)"
 
     def remember(self) -> None:
         """Keep for later runs what this one, which is over, has seen of it."""
