@@ -25,6 +25,9 @@ from torchjanus.trace.values import Traced, plain
 __all__ = ["NativeMethods"]
 
 
+_TAKES_ANY = frozenset({"format", "format_map", "join", "__mod__", "__eq__", "__ne__", "__contains__"})
+# Methods of lists and deques that ask for an index, and which of their arguments are such.
+_POSITIONS = {"insert": slice(0, 1), "pop": slice(0, 1), "rotate": slice(0, 1), "index": slice(1, 3)}
 _SHOWING = frozenset({"values", "items", "copy"})
 
 
@@ -70,10 +73,16 @@ class NativeMethods(ContainerMethods):
         if type(owner) is torch.Size and name == "numel":
             return self.framework.sizes.product(owner)
         if isinstance(owner, str):
+            if name not in _TAKES_ANY:
+                self.refuse_python_methods(fn, *args, *kwargs.values())
             return self._text(fn, owner, name, args, kwargs)
+        if name in _POSITIONS and isinstance(owner, list | collections.deque):
+            self.refuse_python_methods(fn, *args[_POSITIONS[name]])
         if isinstance(owner, int | float | bytes | range | complex | types.FunctionType | types.MappingProxyType):
             if isinstance(owner, Traced):
                 self.recording.pin(owner, f"calls its method {name}")
+            if isinstance(owner, int | float | bytes):
+                self.refuse_python_methods(fn, *args, *kwargs.values())
             self._pin_all(args, kwargs)
             if self.classes.is_shown(owner) and not kwargs:
                 return self.classes.call(owner, name, tuple(map(plain, args)))

@@ -20,7 +20,7 @@ from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import plain_exception, unraised
 from torchjanus.semantics.known.trusted import is_settled
 from torchjanus.semantics.native.comparisons import generated_fields, has_python_method
-from torchjanus.semantics.native.containers import WatchHooks
+from torchjanus.semantics.native.containers import CONTAINERS, WatchHooks
 from torchjanus.semantics.native.shown_parts import SHOWN, ShownParts, text_by_python
 from torchjanus.semantics.native.text_expressions import (
     as_dict,
@@ -220,6 +220,8 @@ class Texts(ShownParts):
         parts = tuple(self.consumed(value)) if several else (value,)
         if any(text_by_python(type(part)) for part in parts):
             template, parts = self._apply_python_texts(template, parts)
+        if _CONVERTS.search(template):
+            self.refuse_python_methods(operator.mod, *(part for part in parts if not isinstance(part, CONTAINERS)))
         if several:
             return self.made(lambda: template % tuple(map(plain, parts)), filled, template, *parts)
         return self.made(lambda: operator.mod(template, plain(parts[0])), filled_by_one, template, *parts)
@@ -323,6 +325,7 @@ class Texts(ShownParts):
 _CONVERSION = re.compile(
     r"%([#0\- +]*(?:\*|\d+)?(?:\.(?:\*|\d*))?)[hlL]?([a-zA-Z%])"
 )  # a conversion in a template for %, without a key
+_CONVERTS = re.compile(r"%(?:\([^)]*\))?[#0\- +*.\d]*[hlL]?[diouxXeEfFgGc]")  # to a number
 _TRACED: tuple[type, ...] = Traced.__args__
 
 

@@ -138,6 +138,7 @@ class NativeValues(Texts):
             why = f"read by {getattr(fn, '__name__', fn)}()"
             given = tuple(self._pinned(list(a) if _is_iterator(a) else a, why) for a in given)
         if is_one_of(fn, (enumerate, collections.deque)):  # the first number, and the maximal length
+            self.refuse_python_methods(fn, *given[1:])
             given = (*given[:1], *(self.recording.pin(a, f"given to {fn.__name__}()") for a in given[1:]))
         if is_one_of(fn, (dict, collections.OrderedDict, collections.defaultdict)):  # its keywords are its contents
             # Pairs from before the call are read, too.
@@ -158,6 +159,7 @@ class NativeValues(Texts):
             fn, (itertools.count, itertools.islice, itertools.repeat, itertools.permutations, itertools.product)
         ) or (is_one_of(fn, (itertools.combinations, itertools.combinations_with_replacement, itertools.tee))):
             first = () if fn is itertools.count else args[:1]
+            self.refuse_python_methods(fn, *(args[len(first) :] if fn is not itertools.product else ()))
             args = (*first, *(recording.pin(value, f"read by {fn.__name__}()") for value in args[len(first) :]))
         elif fn is itertools.accumulate:
             func = kwargs.pop("func", None) if len(args) < 2 else args[1]

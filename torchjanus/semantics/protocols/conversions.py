@@ -111,6 +111,8 @@ class Conversions(Attributes, Iteration):
                 rest = () if args[1:] == (None,) else args[1:]
                 return self.invoke(at, self.dunder(type(args[0]), name), args[0], *rest)
         names = INDEX if is_one_of(fn, _BY_INDEX) else FLOAT
+        if fn is round:  # the second number is an index
+            args = (*args[:1], *self.converted(at, args[1:], INDEX))
         return self.call_native(at, fn, self.converted(at, args, names), {})
 
     def has_python_method(self, value: Any, name: str) -> bool:

@@ -111,7 +111,8 @@ class Items(Part):
             return tuple([self._positions(part) for part in key])
         if not isinstance(key, list | tuple):
             return self._read_slice(key)
-        return self.natives.opened((key,), {})[0][0]
+        opened = self.natives.opened((key,), {})[0][0]
+        return self._positions(opened) if type(opened) is tuple and opened is not key else opened
 
     def _read_slice(self, key: Any) -> Any:
         """Return an old slice with its numbers read and traced, anything else unchanged."""

@@ -215,6 +215,10 @@ class Values(Part):
                         return self.recording.computed(value, function, symbol(a), symbol(b))
                 return function(self.recording.pin(a, "operand"), self.recording.pin(b, "operand"))
             copies = tuple(self.natives.consumed(self.natives.shown(one)) for one in (a, b))
+            if function is operator.mul:  # a sequence is repeated as often as an object says
+                self.natives.refuse_python_methods(
+                    function, *(one for one in (a, b) if not isinstance(one, CONTAINERS))
+                )
             self.natives.runs_unwatched_methods(*copies)
             return as_given(function(*copies), (a, b), copies)
         return function(a, b)
