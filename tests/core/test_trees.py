@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from torchjanus.core.trees import leaves_of, leaves_of_kind, map_leaves, map_parts, tree_token
+from torchjanus.core.trees import held_by, leaves_of, leaves_of_kind, map_leaves, map_parts, tree_token
 
 
 class Pair(NamedTuple):
@@ -23,6 +23,22 @@ def test_leaves_come_in_the_order_of_the_parts() -> None:
     assert list(leaves_of(TREE)) == [1, 2, 3, "x", 4, None, 5, 6]
     assert list(leaves_of_kind(TREE, str)) == ["x"]
     assert list(leaves_of(7)) == [7]
+
+
+def test_what_containers_hold_is_found_in_those_that_hold_themselves_and_in_deep_ones() -> None:
+    class Own(list):  # type: ignore[type-arg]
+        def __iter__(self) -> Any:
+            raise AssertionError
+
+    own = Own([1])
+    held: Any = [1, Pair({"a": 2}, own)]
+    held.append(held)
+    assert sorted(map(id, held_by(held))) == sorted(map(id, (1, 2, own)))
+    deep: Any = 5
+    for _ in range(5000):
+        deep = [deep]
+    assert list(held_by(deep)) == [5]
+    assert list(held_by(7)) == [7]
 
 
 def test_a_mapped_tree_has_the_form_of_the_tree() -> None:

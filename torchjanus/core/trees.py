@@ -1,16 +1,20 @@
 """Walks over trees of lists, tuples, dictionaries and slices, as in the arguments of a call. Knows no leaves.
 
+Values of the program need not be trees: ``held_by`` takes any.
+
 The parts of a tree are visited in order: a dictionary's values in its own order, a slice's start, stop and step.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from torchjanus.core.access_path import token_of
+from torchjanus.core.kinds import is_one_of
 
-__all__ = ["leaves_of", "leaves_of_kind", "map_leaves", "map_parts", "tree_token"]
+__all__ = ["held_by", "leaves_of", "leaves_of_kind", "map_leaves", "map_parts", "tree_token"]
 
 _Kind = TypeVar("_Kind")
 
@@ -33,6 +37,25 @@ def leaves_of(tree: Any) -> Iterator[Any]:
     else:
         for part in parts:
             yield from leaves_of(part)
+
+
+def held_by(value: Any) -> Iterator[Any]:
+    """Yield what plain containers hold that are no containers themselves, in no order; ``value`` itself if it is none.
+    A container may hold itself, and be nested to any depth; a set is none here. No code of the
+    program runs."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        one = waiting.pop()
+        kind = type(one)
+        is_named = issubclass(kind, tuple) and "_fields" in kind.__dict__
+        if not (is_named or is_one_of(kind, _PLAIN)):
+            yield one
+        elif id(one) not in seen:
+            seen.add(id(one))
+            waiting += dict.values(one) if issubclass(kind, dict) else tuple.__iter__(one) if is_named else one
+
+
+_PLAIN = (list, tuple, dict, OrderedDict, defaultdict, deque)
 
 
 def leaves_of_kind(tree: Any, kind: type[_Kind]) -> Iterator[_Kind]:

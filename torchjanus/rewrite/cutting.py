@@ -21,13 +21,30 @@ from torchjanus.rewrite.source import Found, adopt, compile_alone, find
 from torchjanus.rewrite.syntax.sites import location_of
 from torchjanus.rewrite.syntax.walk import place
 
-__all__ = ["OF_FRAMES", "SUSPENDED", "Span", "captured", "cut", "declarations", "like", "redefined", "spans_of"]
+__all__ = [
+    "OF_FRAMES", "SUSPENDED", "Span", "asks_for_callers", "captured", "cut", "declarations", "like", "redefined",
+    "spans_of",
+]  # fmt: skip
 
 Span = tuple[tuple[int, int], tuple[int, int]]
 
 # They inspect the frame that they are called from, or need the original function.
 OF_FRAMES = frozenset("locals vars dir eval exec super __class__ inspect _getframe".split())
+# They look at the frames of callers, where a part has one of ours.
+OF_CALLERS = frozenset("warn _getframe currentframe stack extract_stack print_stack format_stack findCaller".split())
 SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def asks_for_callers(code: CodeType) -> bool:
+    """Whether the code, or that of a function in it, may look at the frames of its callers, as ``stacklevel`` does."""
+    if not OF_CALLERS.isdisjoint(code.co_names):
+        return True
+    for one in code.co_consts:
+        if isinstance(one, CodeType) and asks_for_callers(one):
+            return True
+        if isinstance(one, tuple) and "stacklevel" in one:  # the names of keywords
+            return True
+    return False
 
 
 def spans_of(fn: FunctionType) -> list[Span]:

@@ -1,8 +1,9 @@
 """Variants of a function in which chosen calls, and chosen runs of statements, go through objects of the caller's.
 
 At a chosen call site the object is asked what to call: ``f(x)`` becomes ``site(f)(x)``. A chosen run of statements
-becomes a call with the variables that the run reads, and gives those that are live after it: ``y, = run(x)``. A variant
-has the function's name, variables, lines and positions. Nothing else is changed, and no other code sees it.
+becomes a call with the variables that the run reads, and gives those that are live after it: ``y, = run(x)``. Each
+handler of exceptions begins with a call of ``handled``. A variant has the function's name, variables, lines and
+positions. Nothing else is changed, and no other code sees it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from torchjanus.core.errors import SourceUnavailable
 from torchjanus.rewrite.build import with_code
-from torchjanus.rewrite.cutting import OF_FRAMES, SUSPENDED, captured, declarations, like, redefined
+from torchjanus.rewrite.cutting import OF_FRAMES, SUSPENDED, asks_for_callers, captured, declarations, like, redefined
 from torchjanus.rewrite.liveness import (
     Around,
     around_body,
@@ -67,15 +68,18 @@ def call_sites(fn: FunctionType) -> dict[Location, str]:
 
 
 def variant(
-    fn: FunctionType, callees: Mapping[Location, Callable[[Any], Any]], runs: Mapping[Run, Callable[..., Any]]
+    fn: FunctionType,
+    callees: Mapping[Location, Callable[[Any], Any]],
+    runs: Mapping[Run, Callable[..., Any]],
+    handled: Callable[[], None],
 ) -> FunctionType | None:
     """Return the function with these call sites and runs, or None if it cannot be compiled so. ``callees``: the objects
-    that are asked what to call; ``runs``: what makes each run instead."""
+    that are asked what to call; ``runs``: what makes each run instead; ``handled`` is called in handlers."""
     definition = _definition(fn)
     if definition is None:
         return None
     node, found = definition
-    change = _Change(found, callees, runs)
+    change = _Change(found, callees, runs, handled)
     body = change.block(copy.deepcopy(node.body))
     try:
         made = compile_alone(redefined(node, node.args, body), fn.__code__, found)
@@ -91,6 +95,8 @@ def runs_of(fn: FunctionType, breaks: Callable[[Location], bool], *, divide: boo
     the location of a statement). ``divide``: a loop is not within a run; its body may be one."""
     definition = _definition(fn)
     if definition is None or {name for part in definition[0].body for name in _names(part)} & OF_FRAMES:
+        return []
+    if asks_for_callers(fn.__code__):
         return []
     node, found = definition
     parameters = parameters_of(node.args)
@@ -115,11 +121,16 @@ class _Change(ast.NodeTransformer):
     """Puts placeholders in: ``objects`` says of what."""
 
     def __init__(
-        self, found: Found, callees: Mapping[Location, Callable[[Any], Any]], runs: Mapping[Run, Callable[..., Any]]
+        self,
+        found: Found,
+        callees: Mapping[Location, Callable[[Any], Any]],
+        runs: Mapping[Run, Callable[..., Any]],
+        handled: Callable[[], None],
     ) -> None:
         self.objects: dict[str, Any] = {}
         self._imported = found.imported
         self._callees = callees
+        self._handled = handled
         self._runs = {run.statements[0]: (run, by) for run, by in runs.items()}
 
     def _object(self, value: Any, where: Location) -> ast.Constant:
@@ -160,6 +171,12 @@ class _Change(ast.NodeTransformer):
                 value[:] = [self.visit(one) if isinstance(one, ast.AST) else one for one in value]
             elif isinstance(value, ast.AST):
                 setattr(node, name, self.visit(value))
+        return node
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
+        where = location_of(node.body[0])
+        self.generic_visit(node)
+        node.body.insert(0, place(ast.Expr(place(ast.Call(self._object(self._handled, where), [], []), where)), where))
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:

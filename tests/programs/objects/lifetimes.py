@@ -1,6 +1,8 @@
 """Generators, coroutines, context variables, thread-locals, weak references and finalizers inside of the step."""
 
 import asyncio
+import collections
+import collections.abc
 import contextlib
 import contextvars
 import gc
@@ -579,3 +581,97 @@ def locals_in_iterations_that_a_tensor_ends():
         return y, sorted(map(str, seen)), sorted(locals())
 
     return Program(step, [(torch.full((3,), 1.0 + n % 4),) for n in range(CALLS)])
+
+
+# -- objects that the record of a run could keep --------------------------------------------------------------------
+
+
+class Ending(collections.OrderedDict):
+    """Notes when it is gone. Holds the one before."""
+
+    gone: list = []
+
+    def __del__(self):
+        Ending.gone.append(self.number)
+
+
+@program(refused="a Ending, whose class has a __del__")
+def pairs_that_hold_nested_objects():
+    Ending.gone = []
+
+    def step(x):
+        nested = None
+        for number in range(4):
+            nested = Ending([(None, nested)])
+            nested.number = number
+        del nested
+        return x * 2, list(Ending.gone)
+
+    return Program(step, inputs())
+
+
+class Joining(collections.abc.MutableMapping):
+    """Fills itself by a method that its class holds under another name."""
+
+    gone: list = []
+    __join = collections.abc.MutableMapping.update
+
+    def __init__(self, other, **names):
+        self.held = {}
+        self.__join(other, **names)
+
+    def __getitem__(self, key):
+        return self.held[key]
+
+    def __setitem__(self, key, value):
+        self.held[key] = value
+
+    def __delitem__(self, key):
+        del self.held[key]
+
+    def __iter__(self):
+        return iter(self.held)
+
+    def __len__(self):
+        return len(self.held)
+
+    def __del__(self):
+        Joining.gone.append(self.number)
+
+
+@program(refused="a Joining, whose class has a __del__")
+def methods_that_are_looked_up_before_they_are_called():
+    Joining.gone = []
+
+    def step(x):
+        nested = None
+        for number in range(4):
+            nested = Joining([(None, nested)], number=number)
+            nested.number = number
+        del nested
+        return x * 2, list(Joining.gone)
+
+    return Program(step, inputs())
+
+
+class Link:
+    """One of a chain: the next one holds it, and it knows the next one by a proxy."""
+
+    def __init__(self, number, before):
+        self.number, self.before, self.after = number, before, None
+        if before is not None:
+            before.after = weakref.proxy(self)
+
+
+@program(refused="to which there is a weak proxy")
+def objects_that_have_proxies_are_dropped():
+    box = Box()
+    box.last = Link(1, Link(0, None))
+
+    def step(x):
+        box.n += 1
+        box.last = Link(box.n, box.last)
+        box.last.before.before = None
+        return x * box.last.before.after.number
+
+    return Program(step, inputs(), state=box)

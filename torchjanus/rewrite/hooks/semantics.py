@@ -143,12 +143,24 @@ class Invocation:
         return str(self._fn)
 
 
+class Callback(Invocation):
+    """A function of the program that native code is given to call: any number of times, also after the run, when the
+    program's own function is called."""
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if CURRENT.get() is not self._semantics:
+            return self._fn(*args, **kwargs)
+        return self._semantics.call(self._at, self._fn, args, kwargs)
+
+
 _invoke = Invocation.__call__
+_call_back = Callback.__call__
 
 
 def invoked(callee: Any) -> Any:
     """Return the Invocation that rewritten code is to call, and what else it calls as it is."""
-    return callee.__self__ if type(callee) is MethodType and type(callee.__self__) is Invocation else callee
+    is_ours = type(callee) is MethodType and type(callee.__self__) in (Invocation, Callback)
+    return callee.__self__ if is_ours else callee
 
 
 def make_calls_by(semantics: Semantics, make: Callable[[Site, PendingCall], Any]) -> None:
@@ -206,6 +218,10 @@ class Semantics:
     def callee(self, at: Site, fn: Any) -> Any:
         """Return what rewritten code calls in place of ``fn``, natively and in the user's frame. Must not raise."""
         return MethodType(_invoke, Invocation(self, at, fn))
+
+    def callback(self, at: Site, fn: Any) -> Any:
+        """Return what native code is given to call in place of a function of the program."""
+        return MethodType(_call_back, Callback(self, at, fn))
 
     def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
         """Return what is called in place of a function that looks at its caller's frame (``locals``, ``eval``,

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from torchjanus.core.clock import undelayed
+from torchjanus.core.trees import held_by
 
 __all__ = ["BackwardTime"]
 
@@ -34,7 +34,7 @@ class BackwardTime:
         there is none to be timed."""
         if not self.is_timed:
             return False
-        leaves = (part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor))
+        leaves = (part for part in held_by(result) if isinstance(part, torch.Tensor))
         nodes = {part.grad_fn for part in leaves if part.grad_fn is not None}
         if not nodes:
             return False

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from torchjanus.core.errors import OWN_FOLDER
+from torchjanus.core.trees import held_by
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
 from torchjanus.semantics.protocols.leaves import MISSING, on_type
 
@@ -92,7 +93,7 @@ def is_program(fn: FunctionType) -> bool:
 def is_open(values: Any) -> bool:
     """Whether there are tensors among the values that a call is given, or returns, whose backward pass is still to
     come: a graph of the call would have to be differentiable."""
-    return any(isinstance(leaf, torch.Tensor) and _awaits(leaf) for leaf in pytree.tree_leaves(values))
+    return any(isinstance(leaf, torch.Tensor) and _awaits(leaf) for leaf in held_by(values))
 
 
 def releases(fn: FunctionType, variables: Iterable[str] | None = None) -> bool:
@@ -131,7 +132,7 @@ def has_objects(values: Any, kept: tuple[Any, ...]) -> bool:
     """Whether there are objects among the values of which the program may see when they are gone. Those in ``kept``
     are not meant, nor are tensors, modules and optimizers, unless there is a weak reference of the program's."""
     plain = (torch.Tensor, nn.Module, torch.optim.Optimizer, int, float, complex, str, bytes, type(None))
-    objects = (leaf for leaf in pytree.tree_leaves(values) if not isinstance(leaf, plain))
+    objects = (leaf for leaf in held_by(values) if not isinstance(leaf, plain))
     return any(all(leaf is not one for one in kept) for leaf in objects)
 
 

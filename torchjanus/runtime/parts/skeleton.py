@@ -7,6 +7,7 @@ calls them.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -15,7 +16,8 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from torchjanus.core.errors import Place, Refusal
-from torchjanus.rewrite import Location, Run, call_sites, runs_of, variant
+from torchjanus.rewrite import Location, Run, asks_for_callers, call_sites, runs_of, variant
+from torchjanus.rewrite.hooks import hide_frames
 from torchjanus.runtime.learning.learning import Learning
 from torchjanus.runtime.parts.call_sites import CallSite, Handing, Met, call_given
 from torchjanus.runtime.parts.candidates import bound_outside, is_entered, is_program, is_update, releases
@@ -68,7 +70,8 @@ class Skeleton:
             found = [run for run in found if not self._releases(run)]
         found = [run for run in found if not any(_holds(one, run.statements[0]) for one in opened)]
         self._runs = dict(self._remembered(run) for run in (*opened, *found))
-        made = variant(self.fn, self._sites, {run: region.call for run, region in self._runs.items()})
+        runs = {run: region.call for run, region in self._runs.items()}
+        made = variant(self.fn, self._sites, runs, _show_as_eager)
         self.function = self.fn if made is None else made
         return self.function
 
@@ -316,7 +319,7 @@ class Parts:
         """Return a part, or the variant of a function that contains something refused. ``fn``: what the part calls."""
         refusals = self._learning.event_log.refusals
         # What a library calls has been native in the watched runs of the step: what was refused then says little of it.
-        refused = not site.hands and places_in(function.__code__, refusals)
+        refused = asks_for_callers(function.__code__) or (not site.hands and places_in(function.__code__, refusals))
         if refused or (self.sees_ends and is_program(function) and releases(function)):
             return self._enter(key, function, refusals)
         label, place = site.named(function)
@@ -380,3 +383,10 @@ def places_in(code: CodeType, refusals: Iterable[Refusal]) -> set[Place]:
     span = range(min(lines, default=0), max(lines, default=0) + 1)
     found = {place for one in refusals for place in (one.place, one.caller, *one.within)}
     return {place for place in found if place.file == code.co_filename and place.line in span}
+
+
+def _show_as_eager() -> None:
+    """Remove what parts have put into the traceback of the exception that the calling function handles."""
+    error = sys.exception()
+    if error is not None:
+        hide_frames(error)

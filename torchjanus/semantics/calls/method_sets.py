@@ -41,6 +41,10 @@ class Lookups:
         self._found[id(method)] = (method, name)
         return True
 
+    def clear(self) -> None:
+        """Hold no method any more."""
+        self._found.clear()
+
     def take(self, method: Any) -> str | None:
         """Remove a method and return the name of its lookup, or None."""
         found = self._found.pop(id(method), None)

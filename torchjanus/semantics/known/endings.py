@@ -73,6 +73,8 @@ def _ends(value: Any, strictly: bool) -> str:
     plain = strictly and issubclass(kind, torch.Tensor)
     known = is_trusted_class(kind) or issubclass(kind, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer))
     for reference in weakref.getweakrefs(value):
+        if isinstance(reference, weakref.ProxyTypes):
+            return "to which there is a weak proxy"  # whether it has a callback cannot be asked
         callback = reference.__callback__
         if callback is not None and _module_of(callback).startswith("torchjanus."):
             continue  # of the record of a run

@@ -161,7 +161,7 @@ class BuiltinCalls(Conversions):
 
     def callback(self, at: Site, fn: Any) -> Any:
         """Return what native code is given to call in place of ``fn``."""
-        return self.callee(at, fn) if is_one_of(type(fn), (FunctionType, MethodType)) else fn
+        return super().callback(at, fn) if is_one_of(type(fn), (FunctionType, MethodType)) else fn
 
     def call_slot(self, at: Site, fn: Any, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call ``super().__setattr__(name, value)`` or the like: the native end of attribute access."""

@@ -40,3 +40,6 @@ class Imperative(Protocols):
         if method is None:
             return fn
         return super().callee(at, fn) if type(method) is Assigned else MethodType(rewritten(method), fn)
+
+    def callback(self, at: Site, fn: Any) -> Any:
+        return self.callee(at, fn) if type(fn) in (FunctionType, MethodType) else fn

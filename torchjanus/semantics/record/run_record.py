@@ -282,6 +282,8 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         if known is None:
             parts = [self.bare(part) for part in value]
             same = all(part is old for part, old in zip(parts, value, strict=True))
+            if same and self.ending:
+                return value  # nothing that it holds may be kept alive
             made = value if same else tuple_like(value, parts)
             known = self._bare_tuples[id(value)] = (value, made)
         return known[1]

@@ -69,5 +69,6 @@ def _caller(count: int, names: tuple[str, ...]) -> Callable[[Any, list[Any], dic
     if not all(name.isidentifier() for name in names):
         return lambda fn, args, kwargs: fn(*args, **kwargs)
     given = ", ".join(["args.pop(0)"] * count + [f"{name}=kwargs.pop({name!r})" for name in names])
-    caller: Callable[..., Any] = eval(f"lambda fn, args, kwargs: fn({given})")
+    text = f"lambda fn, args, kwargs: fn({given})"
+    caller: Callable[..., Any] = eval(compile(text, __file__, "eval"))  # a frame of ours, which tracebacks leave out
     return caller

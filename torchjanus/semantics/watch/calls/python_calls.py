@@ -32,7 +32,7 @@ class PythonCalls(Part):
         self.recursion = recursion
         self.lookups = Lookups()
         self.member: Member | None = None  # the method that was looked up to be called next
-        self.recording.holders.append(lambda: hand_over_from_now_on(state))
+        self.recording.holders += [lambda: hand_over_from_now_on(state), self.lookups.clear]
 
     def enter(self, at: Site, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state, recording = self.state, self.recording

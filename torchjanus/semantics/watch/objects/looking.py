@@ -59,7 +59,8 @@ def _noting_attributes(hook: Callable[..., Any]) -> Callable[..., Any]:
         waits = False
         try:
             made = hook(self, at, obj, name)
-            waits = at is not None and at.kind == "method" and self.calls.lookups.add(made, obj, name)
+            if at is not None and at.kind == "method" and not self.recording.ending:
+                waits = self.calls.lookups.add(made, obj, name)
             return made
         finally:
             if not waits:
