@@ -19,6 +19,7 @@ from torchjanus.rewrite.hooks.semantics import (
     UNARY,
     PendingCall,
     Semantics,
+    called_back,
     current,
     make_calls_by,
     native_unpack,
@@ -27,6 +28,6 @@ from torchjanus.rewrite.hooks.semantics import (
 
 __all__ = [
     "BARE_FRAME_READERS", "BINARY", "COMPARE", "FRAME_READERS", "INPLACE", "TEXT", "UNARY", "Bound", "PendingCall",
-    "Semantics", "class_keyword", "current", "hide_frames", "hide_outlined", "made_class", "make_calls_by",
-    "native_unpack", "program_frames", "rewritten", "using",
+    "Semantics", "called_back", "class_keyword", "current", "hide_frames", "hide_outlined", "made_class",
+    "make_calls_by", "native_unpack", "program_frames", "rewritten", "using",
 ]  # fmt: skip

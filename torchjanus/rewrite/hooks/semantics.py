@@ -18,7 +18,7 @@ from torchjanus.rewrite import Site
 
 __all__ = [
     "BINARY", "COMPARE", "CURRENT", "INPLACE", "NOTHING", "TEXT", "UNARY", "Invocation", "PendingCall", "Semantics",
-    "current", "invoked", "make_calls_by", "native_unpack", "using",
+    "called_back", "current", "invoked", "make_calls_by", "native_unpack", "using",
 ]  # fmt: skip
 
 
@@ -163,6 +163,11 @@ def invoked(callee: Any) -> Any:
     return callee.__self__ if is_ours else callee
 
 
+def called_back(semantics: Semantics, at: Site, fn: Any) -> Any:
+    """Return what native code is given to call in place of a function of the program."""
+    return MethodType(_call_back, Callback(semantics, at, fn))
+
+
 def make_calls_by(semantics: Semantics, make: Callable[[Site, PendingCall], Any]) -> None:
     """Let ``make`` make calls in place of ``semantics.call``: only the callee may hold the arguments."""
     semantics._hand_over = make
@@ -218,10 +223,6 @@ class Semantics:
     def callee(self, at: Site, fn: Any) -> Any:
         """Return what rewritten code calls in place of ``fn``, natively and in the user's frame. Must not raise."""
         return MethodType(_invoke, Invocation(self, at, fn))
-
-    def callback(self, at: Site, fn: Any) -> Any:
-        """Return what native code is given to call in place of a function of the program."""
-        return MethodType(_call_back, Callback(self, at, fn))
 
     def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
         """Return what is called in place of a function that looks at its caller's frame (``locals``, ``eval``,

@@ -319,14 +319,17 @@ class Parts:
         """Return a part, or the variant of a function that contains something refused. ``fn``: what the part calls."""
         refusals = self._learning.event_log.refusals
         # What a library calls has been native in the watched runs of the step: what was refused then says little of it.
-        refused = asks_for_callers(function.__code__) or (not site.hands and places_in(function.__code__, refusals))
-        if refused or (self.sees_ends and is_program(function) and releases(function)):
+        refused = not site.hands and places_in(function.__code__, refusals)
+        if refused or (is_program(function) and (asks_for_callers(function.__code__) or self._sees_end_in(function))):
             return self._enter(key, function, refusals)
         label, place = site.named(function)
         leave = partial(self._left, key, function, site)
         called = self.region(fn, label, place, leave, update=is_update(function), anew=key is not function)
         self._calls[key] = called
         return called.call
+
+    def _sees_end_in(self, function: FunctionType) -> bool:
+        return self.sees_ends and releases(function)
 
     def is_made_anew(self, function: FunctionType) -> bool:
         """Whether the step makes a function of this code in each call, as far as is known."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from torchjanus.core.kinds import getattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
+from torchjanus.rewrite.hooks import called_back
 from torchjanus.semantics.known.consumers import ASKING_LENGTH, ASKING_LENGTH_METHODS, CONSUMERS, ITERATING_ALL, METHODS
 from torchjanus.semantics.protocols.conversions import CONVERTING_CLASSES, CONVERTING_ROUTES, INDEX, Conversions
 from torchjanus.semantics.protocols.indexed_iterators import (
@@ -161,7 +162,7 @@ class BuiltinCalls(Conversions):
 
     def callback(self, at: Site, fn: Any) -> Any:
         """Return what native code is given to call in place of ``fn``."""
-        return super().callback(at, fn) if is_one_of(type(fn), (FunctionType, MethodType)) else fn
+        return called_back(self, at, fn) if is_one_of(type(fn), (FunctionType, MethodType)) else fn
 
     def call_slot(self, at: Site, fn: Any, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
         """Call ``super().__setattr__(name, value)`` or the like: the native end of attribute access."""
