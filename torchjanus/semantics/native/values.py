@@ -7,11 +7,12 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from torchjanus.core.access_path import Step
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.rewrite.hooks.semantics import Invocation, invoked
 from torchjanus.semantics.containers.histories import summary
@@ -199,21 +200,32 @@ class NativeValues(Texts):
 
     def getter(self, fn: Any, obj: Any) -> Any:
         """Return what an ``operator.itemgetter`` or ``attrgetter`` returns for an object."""
-        given = fn.__reduce__()[1]
+        given, _ = self._held_by(fn)
         if isinstance(fn, operator.itemgetter):
             parts = tuple(self.watch.item(None, obj, key) for key in given)
         else:
-            parts = tuple(functools.reduce(functools.partial(self.watch.attr, None), n.split("."), obj) for n in given)
+            names = (self.recording.pin(name, "names attributes").split(".") for name in given)
+            parts = tuple(functools.reduce(functools.partial(self.watch.attr, None), path, obj) for path in names)
         return parts[0] if len(parts) == 1 else parts
 
     def by_name(self, fn: Any, obj: Any) -> Any:
         """Return what an ``operator.methodcaller`` returns for an object."""
-        made, given = fn.__reduce__()
-        named = {}
-        if isinstance(made, functools.partial):  # the methodcaller has keywords
-            named, given = made.keywords, (*made.args, *given)
-        name, *rest = given
-        return self.watch.call(None, self.watch.attr(None, obj, name), tuple(rest), dict(named))
+        (name, *rest), named = self._held_by(fn)
+        method = self.watch.attr(None, obj, self.recording.pin(name, "names a method"))
+        return self.watch.call(None, method, tuple(rest), named)
+
+    def _held_by(self, fn: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments with which a getter or ``methodcaller`` was made. One from before the call is read."""
+        given, named = _made_with(fn)
+        access_path = self.recording.owner(fn)
+        if access_path is None:
+            return [*given], named
+        self.recording.found(access_path.then(Step.OF, _form_of), _form_of(fn))
+        read = [
+            self.recording.found(access_path.then(Step.OF, _argument(number)), value)
+            for number, value in enumerate((*given, *named.values()))
+        ]
+        return read[: len(given)], dict(zip(named, read[len(given) :], strict=True))
 
     def _sum(self, parts: list[Any], start: Any = 0) -> Any:
         total = start
@@ -224,3 +236,25 @@ class NativeValues(Texts):
 
 def _is_iterator(value: Any) -> bool:
     return hasattr(type(value), "__next__")
+
+
+def _made_with(fn: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with which an object of ``operator`` was made, and its keyword arguments."""
+    made, given = fn.__reduce__()
+    if isinstance(made, functools.partial):  # a methodcaller with keywords
+        return (*made.args, *given), dict(made.keywords)
+    return given, {}
+
+
+def _form_of(fn: Any) -> str:
+    given, named = _made_with(fn)
+    return " ".join((str(len(given)), *named))
+
+
+@functools.lru_cache(maxsize=None)  # a few numbers; equal access paths need the same function
+def _argument(number: int) -> Callable[[Any], Any]:
+    def argument(fn: Any) -> Any:
+        given, named = _made_with(fn)
+        return (*given, *named.values())[number]
+
+    return argument
