@@ -251,7 +251,7 @@ def _form_of(fn: Any) -> str:
     return " ".join((str(len(given)), *named))
 
 
-@functools.lru_cache(maxsize=None)  # a few numbers; equal access paths need the same function
+@functools.cache  # a few numbers; equal access paths need the same function
 def _argument(number: int) -> Callable[[Any], Any]:
     def argument(fn: Any) -> Any:
         given, named = _made_with(fn)
