@@ -58,8 +58,8 @@ class Refusal:
     """Why a construct is not speculated on: a code of ``core.reasons``, what, why, what the user can do, and where.
 
     ``caller``: the line of the program that called the library in which the place is; ``of_lifetimes``: the reason is
-    that the program can observe when objects are destroyed; ``within``: the lines of the program that were being run,
-    the innermost first.
+    that the program can observe when objects are destroyed; ``within``: the lines of the program that were being run
+    where it was first met, the innermost first; ``again``: those where it was met later.
     """
 
     reason: str
@@ -70,6 +70,7 @@ class Refusal:
     caller: Place = NOWHERE
     of_lifetimes: bool = False
     within: tuple[Place, ...] = field(default=(), compare=False)
+    again: tuple[Place, ...] = field(default=(), compare=False)
 
     def at(self, place: Place) -> Refusal:
         """Return the refusal with this place if it has none."""

@@ -66,7 +66,7 @@ class Cut:
         target, leading = cuttable
         file, spans = target.__code__.co_filename, spans_of(target)
         met = [found for pair in pairwise(traces) if (found := _parting(*pair, file, spans)) is not None]
-        met += [found for refusal in traces[-1].refusals if (found := _refused(refusal, file, spans)) is not None]
+        met += [found for refusal in traces[-1].refusals for found in _refused(refusal, file, spans)]
         if not met or (known is not None and known.times >= MOST):
             return None
         if any(refusal.of_lifetimes or refusal.reason in OF_THE_WHOLE for one in traces for refusal in one.refusals):
@@ -77,13 +77,18 @@ class Cut:
         def trains(number: int) -> bool:
             return any(_trains(one, file, spans, number) for one in traces)
 
+        def ends_training(number: int) -> bool:
+            return trains(number - 1) and not any(_trains_across(one, file, spans, number) for one in traces)
+
         if first := [found for found in met if found[0] + 1 < end and not trains(found[0])]:
             number, why, place = first[-1]
+            if not all(ends_training(found[0]) for found in met if found[0] > number):
+                return None  # what would be left cannot have a graph either
             later = (begin for begin in range(number + 2, end) if not trains(begin - 1))
             begin = _narrowest(traces[-1], file, spans, number + 1, later)
             number = begin - 1
             whose = _UP_TO.format(spans[number][1][0])
-        elif met and trains(met[0][0] - 1) and not any(_trains_across(one, file, spans, met[0][0]) for one in traces):
+        elif met and ends_training(met[0][0]):
             end, why, place = met[0]
             whose = _FROM.format(spans[end][0][0])
         else:
@@ -188,13 +193,14 @@ def _parts(
 OF_THE_WHOLE = frozenset({"autocast-cache"})
 
 
-def _refused(refusal: Refusal, file: str, spans: Sequence[Span]) -> tuple[int, str, Place] | None:
-    """Return the statement that was refused, or called what was refused: its number, the reason and the place."""
-    for place in (refusal.place, refusal.caller, *refusal.within):
-        if place.file == file and (number := _statement(place, spans)) is not None:
-            shown = refusal.place if refusal.caller == NOWHERE else refusal.caller
-            return number, f"{refusal.what}: {refusal.why}".rstrip("."), shown
-    return None
+def _refused(refusal: Refusal, file: str, spans: Sequence[Span]) -> Iterator[tuple[int, str, Place]]:
+    """Yield the statements that were refused, or called what was refused: the number of each, the reason and the
+    place."""
+    places = (refusal.place, refusal.caller, *refusal.within, *refusal.again)
+    numbers = {_statement(place, spans) for place in places if place.file == file}
+    shown = refusal.place if refusal.caller == NOWHERE else refusal.caller
+    why = f"{refusal.what}: {refusal.why}".rstrip(".")
+    return ((number, why, shown) for number in numbers if number is not None)
 
 
 def _parting(one: Trace, other: Trace, file: str, spans: Sequence[Span]) -> tuple[int, str, Place] | None:

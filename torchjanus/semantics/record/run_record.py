@@ -60,6 +60,8 @@ __all__ = ["RunRecord"]
 _PREDICATES = frozenset({NumberPredicate, TensorPredicate})
 _LOOPS = frozenset({"for", "comprehension", "while"})
 
+_REPEATED = 64  # times that one refusal is met again, of which the lines are kept
+
 
 class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
     """The events of one watched run. ``trace.alive`` keeps every object alive whose ``id`` is used as a key."""
@@ -95,6 +97,7 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         # By id: expressions whose reads are noted as inspected. A sum over a list has an expression for each element,
         # and each contains all earlier ones.
         self._inspected: dict[int, Expr] = {}
+        self._refused: dict[int, int] = {}  # how often each refusal of the run was met again
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -188,11 +191,22 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
             return  # the record has let go of it: that is no fault of the line, which may be in a part with a graph
         place = place or self.place
         refusal = Refusal(reason, what, why, remedy, place, _caller() if place.is_library else NOWHERE, of_lifetimes)
-        if refusal not in self.trace.refusals:
-            self.trace.refusals.append(dataclasses.replace(refusal, within=tuple(itertools.islice(_running(), LINES))))
+        self._note_refusal(refusal)
         self.refused()
         if of_lifetimes and not self.ending:
             self.let_go()
+
+    def _note_refusal(self, refusal: Refusal) -> None:
+        """Record a refusal with the lines that are being run: what is refused once may be called from several lines."""
+        refusals = self.trace.refusals
+        if refusal not in refusals:
+            refusals.append(dataclasses.replace(refusal, within=tuple(itertools.islice(_running(), LINES))))
+            return
+        number = refusals.index(refusal)
+        self._refused[number] = met = self._refused.get(number, 0) + 1
+        if met <= _REPEATED:
+            lines = dict.fromkeys((*refusals[number].again, *itertools.islice(_running(), LINES)))
+            refusals[number] = dataclasses.replace(refusals[number], again=tuple(lines))
 
     def refused(self) -> None:
         """Called after each refusal; subclasses drop what only a graph needs."""
