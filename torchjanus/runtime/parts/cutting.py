@@ -82,7 +82,8 @@ class Cut:
 
         if first := [found for found in met if found[0] + 1 < end and not trains(found[0])]:
             number, why, place = first[-1]
-            if not all(ends_training(found[0]) for found in met if found[0] > number):
+            again = [found[0] for found in met if found[0] > number and found[1:] == (why, place)]
+            if not all(map(ends_training, again)):
                 return None  # what would be left cannot have a graph either
             later = (begin for begin in range(number + 2, end) if not trains(begin - 1))
             begin = _narrowest(traces[-1], file, spans, number + 1, later)

@@ -352,7 +352,6 @@ class Recording(WriteRecord):
     def let_go(self, found: Iterable[Any] = ()) -> None:
         found, self._found = [*self._found.values(), *found], {}
         self._native_arguments.clear()
-        self._bare_tuples = {key: known for key, known in self._bare_tuples.items() if known[0] is not known[1]}
         if self.settling is not None:  # afterwards nothing is known of what the run has made
             self.settling()
         super().let_go(found)

@@ -94,6 +94,7 @@ class RunRecord(Lifetimes, ContextVariables, LibraryWrites):
         self._result_views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # By id of a tuple with traced numbers: the tuple, and the tuple of bare values that the heap gets.
         self._bare_tuples: dict[int, tuple[Any, Any]] = {}
+        self.holders.append(self._bare_tuples.clear)
         # By id: expressions whose reads are noted as inspected. A sum over a list has an expression for each element,
         # and each contains all earlier ones.
         self._inspected: dict[int, Expr] = {}
