@@ -15,7 +15,7 @@ from torchjanus.core.kinds import isinstance as is_of_kind
 ROOT = Path(torchjanus.__file__).parent
 # Watched themselves, in place of a library's functions: the watch knows Python's own isinstance().
 WATCHED = ("inspecting", "reducing", "stand_ins")
-PARTS = ("semantics", "trace", "host")
+PARTS = ("semantics", "trace", "host", "runtime/runs", "runtime/learning", "runtime/parts")
 # What sees values of programs while they are watched, and when calls are guarded.
 SEEING = sorted([
     *(path for part in PARTS for path in (ROOT / part).rglob("*.py") if path.stem not in WATCHED),

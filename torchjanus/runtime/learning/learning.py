@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from torchjanus.core.errors import NOWHERE, Place, Refusal
+from torchjanus.core.kinds import isinstance
 from torchjanus.core.logs import logger
 from torchjanus.execute.compiled.duty_cycle import DUTY
 from torchjanus.host.assumption import Assumption

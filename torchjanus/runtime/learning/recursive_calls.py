@@ -8,6 +8,7 @@ does not know how graphs are made.
 from __future__ import annotations
 
 from torchjanus.core.errors import Refusal, Refused
+from torchjanus.core.kinds import isinstance
 from torchjanus.runtime.learning.routes import Routes
 from torchjanus.runtime.runs.records import EventLog
 from torchjanus.runtime.runs.recursion import Recursion

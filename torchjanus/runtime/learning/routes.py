@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from torchjanus.core.kinds import isinstance
 from torchjanus.runtime.entries.dispatch import Dispatch, Route
 from torchjanus.runtime.entries.engine import default_executor
 from torchjanus.runtime.entries.entry import Entry, alone

@@ -14,6 +14,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchjanus.core.clock import undelayed
+from torchjanus.core.kinds import isinstance
 from torchjanus.core.trees import held_by
 
 __all__ = ["BackwardTime"]

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from torchjanus.core.errors import OWN_FOLDER
+from torchjanus.core.kinds import isinstance
 from torchjanus.core.trees import held_by
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
 from torchjanus.semantics.protocols.leaves import MISSING, on_type

@@ -18,6 +18,7 @@ import torch
 
 from torchjanus.core.access_path import Step
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Unsupported
+from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Span, cut, spans_of
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
 from torchjanus.semantics.protocols.virtualize import underlying

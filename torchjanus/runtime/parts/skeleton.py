@@ -16,6 +16,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from torchjanus.core.errors import Place, Refusal
+from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Location, Run, asks_for_callers, call_sites, runs_of, variant
 from torchjanus.rewrite.hooks import hide_frames
 from torchjanus.runtime.learning.learning import Learning

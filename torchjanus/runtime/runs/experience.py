@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.cache_folder import NotPrivate, folder_in_use, make_private
+from torchjanus.core.kinds import isinstance
 from torchjanus.core.logs import logger
 
 __all__ = ["Experience", "given_arguments"]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from torchjanus.core.collector import uncollected
 from torchjanus.core.errors import OWN_FOLDER, Refused
+from torchjanus.core.kinds import isinstance
 from torchjanus.core.logs import logger
 from torchjanus.core.slices import in_slices
 from torchjanus.execute.compiled.store import fingerprint, store_in_use

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
+from torchjanus.core.kinds import isinstance
 from torchjanus.graph.ir.dimensions import Geometry, decides_alike
 from torchjanus.runtime.runs.paths import Group
 from torchjanus.trace.facts import HeapRead

@@ -12,6 +12,7 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refusal
+from torchjanus.core.kinds import isinstance
 from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.dimensions import Geometry, decides_alike, geometries, holds_for, key_of
 from torchjanus.runtime.runs.records import Counts

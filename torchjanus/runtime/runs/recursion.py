@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchjanus.core.errors import Place, Refusal, Refused
+from torchjanus.core.kinds import isinstance
 from torchjanus.graph.recursion.entry_loops.loops import MERGE_ENTRY_CALLS, RECURSION, EntryCallLoops
 from torchjanus.graph.recursion.entry_loops.output_lists import STACK_OUTPUT_LISTS, output_lists_as_rows
 from torchjanus.graph.recursion.grouping.variants import VariantTable

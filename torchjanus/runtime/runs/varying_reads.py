@@ -13,6 +13,7 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
+from torchjanus.core.kinds import isinstance
 from torchjanus.trace.actions import ContainerMutation, HeapWrite
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import HeapRead, IdentityTest, KeyLookup
@@ -55,7 +56,7 @@ def _read(trace: Trace) -> Iterator[tuple[AccessPath, str | int, str, Place]]:
     keys = {id(key) for event in trace.events for key in _keys(event) if not isinstance(key, Traced)}
     for event in trace.events:
         match event:
-            case HeapRead(access_path=access_path, kind="constant", value=str() as value, place=place):
+            case HeapRead(access_path=access_path, kind="constant", value=value, place=place) if type(value) is str:
                 yield access_path, value, "text", place
             case IdentityTest(first=first, second=AccessPath(step=Step.CONST, key=key), same=True, place=place):
                 if id(key) in keys:
