@@ -16,9 +16,9 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.known.host_memory import holds_size
-from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite
-from torchjanus.trace.events import Event, Trace
-from torchjanus.trace.facts import HeapRead
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Decision, Event, FunctionEntry, FunctionExit, LoopEnd, Trace
+from torchjanus.trace.facts import HeapRead, TensorPredicate
 
 __all__ = ["Lifetimes", "holds_objects", "starts_at_object"]
 
@@ -26,9 +26,12 @@ __all__ = ["Lifetimes", "holds_objects", "starts_at_object"]
 _LASTING = (type, types.FunctionType, types.ModuleType)
 
 
+_PLAIN = Op | TensorPredicate | Decision | LoopEnd | FunctionEntry | FunctionExit
+
+
 def holds_objects(event: Event) -> bool:
-    """Whether an event refers to objects of the program."""
-    return isinstance(event, HeapRead | HeapWrite | ContainerMutation | Extern)
+    """Whether an event refers to objects of the program, if only as the keys of access paths."""
+    return not isinstance(event, _PLAIN)
 
 
 def starts_at_object(access_path: AccessPath) -> bool:
