@@ -33,12 +33,12 @@ def trained(make, use):
     return Program(step, [(make(number),) for number in NUMBERS], state=weight)
 
 
-@program(speculated=8)
+@program(speculated=8, compiles=4)
 def elements():
     return trained(operator.itemgetter, lambda getter, _: getter([1, 2, 3]))
 
 
-@program(speculated=8)
+@program(speculated=8, compiles=4)
 def several_elements_and_slices():
     return trained(
         lambda number: operator.itemgetter(number, slice(number, 3)),
@@ -46,13 +46,13 @@ def several_elements_and_slices():
     )
 
 
-@program(speculated=4)
+@program(speculated=4, compiles=4)
 def attributes():
     names = ("one", "inner.two", "inner.inner.three")
     return trained(lambda number: operator.attrgetter(names[number]), lambda getter, box: getter(box))
 
 
-@program(speculated=4)
+@program(speculated=4, compiles=4)
 def methods_by_name():
     return trained(
         lambda number: operator.methodcaller("scaled", number + 0.5, **({"by": 2.0} if number else {})),
@@ -60,7 +60,7 @@ def methods_by_name():
     )
 
 
-@program(speculated=4)
+@program(speculated=4, compiles=4)
 def keys_of_native_code():
     rows = [(3.0, 1.0, 2.0), (1.0, 2.0, 3.0), (2.0, 3.0, 1.0)]
 

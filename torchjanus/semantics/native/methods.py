@@ -26,8 +26,8 @@ __all__ = ["NativeMethods"]
 
 
 _TAKES_ANY = frozenset({"format", "format_map", "join", "__mod__", "__eq__", "__ne__", "__contains__"})
-# Special methods of numbers and bytes that ask for an index; others leave it to the other operand.
-_ASKING = frozenset({"__round__", "__mul__", "__rmul__", "__getitem__", "__contains__"})
+# Special methods of bytes that ask for an index; others leave it to the other operand.
+_ASKING = frozenset({"__mul__", "__rmul__", "__getitem__", "__contains__"})
 # Methods of lists and deques that ask for an index, and which of their arguments are such.
 _POSITIONS = {"insert": slice(0, 1), "pop": slice(0, 1), "rotate": slice(0, 1), "index": slice(1, 3)}
 _SHOWING = frozenset({"values", "items", "copy"})
@@ -83,7 +83,8 @@ class NativeMethods(ContainerMethods):
         if isinstance(owner, int | float | bytes | range | complex | types.FunctionType | types.MappingProxyType):
             if isinstance(owner, Traced):
                 self.recording.pin(owner, f"calls its method {name}")
-            if isinstance(owner, int | float | bytes) and (name in _ASKING or not name.startswith("__")):
+            asks = name in _ASKING if isinstance(owner, bytes) else name == "__round__"
+            if isinstance(owner, int | float | bytes) and (asks or not name.startswith("__")):
                 self.refuse_python_methods(fn, *args, *kwargs.values())
             self._pin_all(args, kwargs)
             if self.classes.is_shown(owner) and not kwargs:

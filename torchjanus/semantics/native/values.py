@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -221,10 +221,8 @@ class NativeValues(Texts):
         if access_path is None:
             return [*given], named
         self.recording.found(access_path.then(Step.OF, _form_of), _form_of(fn))
-        read = [
-            self.recording.found(access_path.then(Step.OF, _argument(number)), value)
-            for number, value in enumerate((*given, *named.values()))
-        ]
+        arguments = access_path.then(Step.OF, _arguments_of)
+        read = [self.recording.found(arguments.item(number), value) for number, value in enumerate(_arguments_of(fn))]
         return read[: len(given)], dict(zip(named, read[len(given) :], strict=True))
 
     def _sum(self, parts: list[Any], start: Any = 0) -> Any:
@@ -251,10 +249,6 @@ def _form_of(fn: Any) -> str:
     return " ".join((str(len(given)), *named))
 
 
-@functools.cache  # a few numbers; equal access paths need the same function
-def _argument(number: int) -> Callable[[Any], Any]:
-    def argument(fn: Any) -> Any:
-        given, named = _made_with(fn)
-        return (*given, *named.values())[number]
-
-    return argument
+def _arguments_of(fn: Any) -> tuple[Any, ...]:
+    given, named = _made_with(fn)
+    return (*given, *named.values())

@@ -215,10 +215,9 @@ class Values(Part):
                         return self.recording.computed(value, function, symbol(a), symbol(b))
                 return function(self.recording.pin(a, "operand"), self.recording.pin(b, "operand"))
             copies = tuple(self.natives.consumed(self.natives.shown(one)) for one in (a, b))
-            if function is operator.mul:  # a sequence is repeated as often as an object says
-                self.natives.refuse_python_methods(
-                    function, *(one for one in (a, b) if not isinstance(one, CONTAINERS))
-                )
+            if function is operator.mul and any(isinstance(one, _REPEATED) for one in (a, b)):
+                counts = (one for one in (a, b) if not isinstance(one, _REPEATED))
+                self.natives.refuse_python_methods(function, *counts)  # repeated as often as an object says
             self.natives.runs_unwatched_methods(*copies)
             return as_given(function(*copies), (a, b), copies)
         return function(a, b)
@@ -270,6 +269,7 @@ class Values(Part):
 
 
 _SIZES = (tuple, torch.Size)
+_REPEATED = (list, tuple, str, bytes, bytearray, collections.deque)
 
 
 def join_parts(*parts: str) -> str:
