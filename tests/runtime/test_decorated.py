@@ -32,9 +32,32 @@ def test_a_partial_call() -> None:
     assert called(torchjanus.speculate(functools.partial(scaled, 2.0), executor="replay")).statistics().speculated == 5
 
 
-def test_a_partial_call_with_keywords_is_pythons() -> None:
-    step = torchjanus.speculate(functools.partial(lambda x, factor: x * factor, factor=2.0), executor="replay")
-    assert "has keywords" in str(torchjanus.explain(called(step), detail=True))
+def test_the_keywords_of_a_partial_call_are_arguments_of_each_call() -> None:
+    def trained(speculated: bool) -> tuple[list[float], Any]:
+        torch.manual_seed(0)
+        net = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+        def train(x: torch.Tensor, model: Any, *, scale: float = 1.0, optimizer: Any) -> float:
+            optimizer.zero_grad()
+            loss = scale * model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+        step: Any = functools.partial(train, model=net, scale=0.5, optimizer=optimizer)
+        if speculated:
+            step = torchjanus.speculate(step, executor="replay")
+        losses = [step(torch.full((3, 4), n / 9), **({"scale": 2.0} if n % 5 == 4 else {})) for n in range(12)]
+        step.keywords["scale"] = 3.0
+        return [*losses, step(torch.ones(3, 4))], step
+
+    losses, step = trained(True)
+    assert losses == trained(False)[0]
+    assert step.statistics().speculated >= 9
+    assert str(torchjanus.explain(step)).startswith("train  (")
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+        step()
 
 
 def test_the_report_of_a_method() -> None:

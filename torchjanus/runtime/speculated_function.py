@@ -64,6 +64,8 @@ class Speculated(Generic[P, R]):
     def __init__(self, fn: Callable[P, R], *, watch: int, executor: str | None, verify: int) -> None:
         functools.update_wrapper(self, fn, updated=())
         self.fn = fn
+        # The keywords of a ``functools.partial`` are arguments of each call of what it calls.
+        self._body, self._keywords = _without_keywords(fn)
         self.watch = watch
         self.executor = executor
         self.verify = verify
@@ -82,7 +84,7 @@ class Speculated(Generic[P, R]):
         self._parts: Parts | None = None
         self._contest: Contest | None = None
         self.times = CallTimes()  # who made its calls, and how long they took
-        home = home_of(self.fn)
+        home = home_of(self._body)
         coexecutes = (self.executor or default_executor()) == "coexecute"
         learning = Learning(
             self._name,
@@ -91,18 +93,18 @@ class Speculated(Generic[P, R]):
             executor="replay" if coexecutes else self.executor,
             cut=self._cut_off,
             cut_schedule=self._cut_schedule,
-            passes=pass_log(self._name, home, self.fn),
+            passes=pass_log(self._name, home, self._body),
             unserved=self._try_parts,
             marks=self._marks,
             experience=self._experience,
         )
-        self._coexecution = Coexecution(self.fn, learning.event_log, merges=True) if coexecutes else None
-        return self._part_of(self.fn, learning)
+        self._coexecution = Coexecution(self._body, learning.event_log, merges=True) if coexecutes else None
+        return self._part_of(self._body, learning)
 
     def _experience(self) -> Experience | None:
         """Return what earlier runs of the same code have kept; None for what has no code."""
         try:
-            target, _ = underlying(self.fn)
+            target, _ = underlying(self._body)
         except Unsupported:
             return None
         return Experience.of(target.__code__)
@@ -111,17 +113,19 @@ class Speculated(Generic[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         part, times, begun, before = self._part, self.times, 0.0, (0, 0)
+        if self._keywords:
+            kwargs = {**self._keywords, **kwargs}  # type: ignore[assignment]
         if times.skips:
             times.skips -= 1
         else:
             before, begun = part.mark(), time.perf_counter()
         try:
             if in_force.is_eager and current() is None:
-                return part.natively(self.fn, args, kwargs)  # type: ignore[no-any-return]
+                return part.natively(self._body, args, kwargs)  # type: ignore[no-any-return]
             if is_compiling() is not None:  # by torch.compile: it would compile the program while that is watched
                 return call_uncompiled(part.call, args, kwargs)  # type: ignore[no-any-return]
             if ACTIVE.calls:  # part of a call that is co-executed
-                return part.natively(self.fn, args, kwargs)  # type: ignore[no-any-return]
+                return part.natively(self._body, args, kwargs)  # type: ignore[no-any-return]
             if self._coexecution is not None:
                 return self._coexecution.call(args, kwargs)  # type: ignore[no-any-return]
             if part.skipped_calls > 0 and current() is None:
@@ -143,16 +147,16 @@ class Speculated(Generic[P, R]):
 
     def _part_of(self, fn: Callable[..., Any], learning: Learning, cut: Cut | None = None) -> Part:
         before, after, taken = (None, None, 0) if cut is None else (cut.before, cut.after, cut.taken)
-        return Part(fn, learning, self.verify, self.fn, before, after, taken)
+        return Part(fn, learning, self.verify, self._body, before, after, taken)
 
     def _cut_off(self, traces: Sequence[Trace]) -> bool:
         """Leave the first or the last statements, in which runs differ, to Python from the next call on. Returns
         whether that is possible."""
-        return self._use(Cut.between(self.fn, traces, self._cut))
+        return self._use(Cut.between(self._body, traces, self._cut))
 
     def _cut_schedule(self, trace: Trace) -> bool:
         """Leave a schedule in the first statements to Python from the next call on. Returns whether there is one."""
-        return self._use(Cut.of_schedule(self.fn, trace))
+        return self._use(Cut.of_schedule(self._body, trace))
 
     def _use(self, cut: Cut | None) -> bool:
         """Speculate on what this cut leaves, from the next call on. Returns whether there is a cut."""
@@ -329,7 +333,7 @@ class Speculated(Generic[P, R]):
         numbers and sizes that vary. It has no contents of tensors, no assumptions and no source. Raises Unsupported if
         there is no graph yet, or no store (TORCHJANUS_CACHE).
         """
-        return save(self._name, home_of(self.fn).file, self.entries, Path(path))
+        return save(self._name, home_of(self._body).file, self.entries, Path(path))
 
     def record_earlier_calls(self, calls: int, seconds: float, each: float | None = None) -> None:
         """Note calls that Python has made before the function was speculated on, and how long they took. ``each``: the
@@ -379,11 +383,17 @@ class Speculated(Generic[P, R]):
 
         Returns None as long as no profiled call was speculated. The call's own result is dropped.
         """
-        return self._part.profile(args, kwargs)
+        return self._part.profile(args, {**self._keywords, **kwargs})
 
 
 def _again(fn: Callable[..., Any], watch: int, executor: str | None, verify: int) -> Speculated[Any, Any]:
     return Speculated(fn, watch=watch, executor=executor, verify=verify)
+
+
+def _without_keywords(fn: Any) -> tuple[Any, dict[str, Any]]:
+    if type(fn) is not functools.partial or not fn.keywords:
+        return fn, {}
+    return functools.partial(fn.func, *fn.args) if fn.args else fn.func, fn.keywords
 
 
 def _deepcopy(fn: Any, memo: dict[int, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 import types
@@ -70,7 +71,7 @@ def explain(step: Any, *, detail: bool = False) -> Explanation:
     home = home_of(step.fn)
     place = Place(repr(step.fn), 0) if home == NOWHERE else home
     return Explanation(
-        getattr(step, "__name__", None) or type(step.fn).__name__,
+        getattr(step, "__name__", None) or _name_of(step.fn),
         place,
         step.statistics(),
         step.given_up,
@@ -94,6 +95,12 @@ def _asserted(one: Assertion) -> str:
     if one.place == NOWHERE:
         return "what Python computes with numbers from tensors raises nothing"
     return f"{where(one.place)}  stays {one.expected}"
+
+
+def _name_of(fn: Any) -> str:
+    while type(fn) is functools.partial:
+        fn = fn.func
+    return str(getattr(fn, "__name__", type(fn).__name__))
 
 
 def _entry_explanation(number: int, entry: Entry, decisions: list[Assertion]) -> EntryExplanation:

@@ -79,6 +79,8 @@ class Virtualized(Generic[P, R]):
 
 def home_of(fn: Any) -> Place:
     """Return where a callable is defined, or NOWHERE if it is not written in Python."""
+    while type(fn) is functools.partial:
+        fn = fn.func
     try:
         code = underlying(fn.forward if isinstance(fn, nn.Module) else fn)[0].__code__
     except Unsupported:
