@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import sys
 import types
 from collections.abc import Callable
@@ -218,20 +217,17 @@ def place_of(event: HeapWrite) -> AccessPath:
 
 
 # Functions of torchjanus that stand in for others in reports.
-_STANDS_FOR = {"torchjanus.semantics.external.extern_calls.take": "next"}
+_STANDS_FOR = {
+    "torchjanus.semantics.external.extern_calls.take": "next",
+    **{f"torchjanus.core.kinds.{name}": name for name in ("getattr", "hasattr", "isinstance")},
+}
 
 
 def name_of(func: Any) -> str:
     """Return the function's name as a person would write it: ``random.random``, ``.read``."""
     name = getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
     module = getattr(func, "__module__", None)
-    plain = (
-        not isinstance(module, str)
-        or module in ("builtins", "torchjanus.host.journal")
-        or name.startswith(".")
-        # One of ours with the name of a builtin stands in for it.
-        or (module.startswith("torchjanus.") and name in vars(builtins))
-    )
+    plain = not isinstance(module, str) or module in ("builtins", "torchjanus.host.journal") or name.startswith(".")
     full = str(name) if plain else _public(func, str(module), name) or f"{module}.{name}"
     return _STANDS_FOR.get(full, full)
 

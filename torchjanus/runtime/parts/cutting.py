@@ -31,7 +31,7 @@ __all__ = ["OF_THE_WHOLE", "Cut"]
 
 _ASKING = ("backward", "grad")  # Tensor.backward, torch.autograd.grad
 FEWER = 8  # tensors that a later cut must pass on less to be preferred
-SHARE = 0.1  # of the operations on tensors that a cut must leave
+SHARE = 0.1  # of the operations on tensors that a cut must leave where something is refused
 MOST = 5  # times that one function is cut, each time to fewer statements
 _UP_TO = "Python makes the statements up to line {}, graphs the rest"
 _FROM = "Python makes the statements from line {} on, graphs the rest"
@@ -67,7 +67,8 @@ class Cut:
         target, leading = cuttable
         file, spans = target.__code__.co_filename, spans_of(target)
         met = [found for pair in pairwise(traces) if (found := _parting(*pair, file, spans)) is not None]
-        met += [found for refusal in traces[-1].refusals for found in _refused(refusal, file, spans)]
+        refused = [found for refusal in traces[-1].refusals for found in _refused(refusal, file, spans)]
+        met += refused
         if not met or (known is not None and known.times >= MOST):
             return None
         if any(refusal.of_lifetimes or refusal.reason in OF_THE_WHOLE for one in traces for refusal in one.refusals):
@@ -96,7 +97,8 @@ class Cut:
         else:
             return None
         within = [begin <= number < end for one in traces for number in _computing(one, file, spans)]
-        if within and sum(within) < SHARE * len(within):
+        least = SHARE * len(within) if any(found[1:] == (why, place) for found in refused) else 1
+        if within and sum(within) < least:
             return None  # graphs of the statements and calls that can have one are of more use, and learn more
         return _made(target, leading, begin, end, len(spans), times, f"{whose}: {why}", place)
 

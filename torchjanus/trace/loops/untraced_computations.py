@@ -81,7 +81,11 @@ def _step_of(column: Sequence[UntracedComputation], row: Sequence[UntracedComput
         return None
     found = {(c - a, d - b) for (a, b), (c, d) in itertools.pairwise(pairs)}
     if len(column) == 1:  # a single iteration: the step is what it adds to the number
-        sums_ = [(one.operands[0], one.total, one.total - one.operands[0]) for one in row if one.total is not None]
+        sums_ = [
+            (one.operands[0], one.total, one.total - one.operands[0])
+            for one in row
+            if one.total is not None and one.operands
+        ]
         found = {(step if a in known else 0, step if b in known else 0) for *known, step in sums_ for a, b in pairs}
         found.discard((0, 0))
     by, other = found.pop() if len(found) == 1 else (0, 0)
