@@ -207,7 +207,8 @@ def run_in(
     step = made.step if takes_jit else jit(made.step)
     observed: list[dict[str, Any]] = []
     history: list[Any] = []
-    for number, call in enumerate([*made.calls] * repeated):
+    # Calls may be made one by one, from what the earlier ones have left.
+    for number, call in enumerate(itertools.chain.from_iterable(itertools.repeat(made.calls, repeated))):
         if number in made.before:
             made.before[number]()
         args, kwargs = call if isinstance(call, Call) else (call if isinstance(call, tuple) else (call,), {})
