@@ -4,7 +4,6 @@ once."""
 from __future__ import annotations
 
 import copy
-import functools
 import gc
 import importlib.util
 import linecache
@@ -242,12 +241,6 @@ def test_a_native_callable_runs_as_it_is() -> None:
     counts = step.statistics()
     assert (counts.calls, counts.imperative, counts.watched) == (2, 2, 0)
     assert "is not written in Python" in str(torchjanus.explain(step, detail=True))
-
-
-def test_a_partial_with_keywords_runs_as_it_is_and_says_so() -> None:
-    step = speculate(functools.partial(lambda x, factor: x * factor, factor=2.0))
-    assert step(torch.ones(2)).equal(torch.full((2,), 2.0))
-    assert step.given_up
 
 
 # -- source -------------------------------------------------------------------------------------------------------
